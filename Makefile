@@ -47,7 +47,7 @@ unit: $(VENV)/.installed-dev $(if $(shell command -v npm),build/onnxruntime-web)
 # Where results are computed in floating point, and so depend on the processor. Files that trace
 # graphs or read tables do not: onnxruntime does not heed the variables below.
 NUMERIC := $(addprefix tests/,scores calibration choosing detectors metrics explain monitor models \
-  lab/networks lab/extraction outputs/test_outputs.py export/test_fused.py lab/training/test_tuning.py)
+  lab/networks lab/extraction outputs/test_outputs.py export/test_detector_head.py lab/training/test_tuning.py)
 TRACED := $(addprefix --ignore=tests/,lab/extraction/test_runtimes.py)
 # NumPy's names of the features that it uses where the processor has them.
 FEATURES := from numpy._core._multiarray_umath import __cpu_dispatch__ as names; print

@@ -56,7 +56,7 @@ def drawn(data, detector):
         "comparison": lambda ax: compared.plot(ax),
         "explanation": lambda ax: explained.plot(ax, row=3),
         "parts": lambda ax: parts.plot(ax),
-        "report": lambda ax: monitor.report().plot(ax),
+        "report": lambda ax: monitor.plot(ax),
     }
 
 
@@ -134,11 +134,10 @@ def test_an_explanation_has_its_bars_and_medians(data, detector):
 def test_a_monitor_shows_the_windows_and_the_alarm(data, detector):
     monitor = ns.Monitor(detector, window=20)
     monitor.update(detector.assess(data[2]))
-    report = monitor.report()
-    display = report.plot()
+    display = monitor.plot()
     dots = np.concatenate([line.get_ydata() for line in display.ax_.lines[:-2]])
-    np.testing.assert_allclose(np.sort(dots), sorted(window.share for window in report.windows))
-    assert f"alarm at {report.alarm_at}" in legend(display)
+    np.testing.assert_allclose(np.sort(dots), sorted(window.share for window in monitor.windows))
+    assert f"alarm at {monitor.alarm_at}" in legend(display)
 
 
 def test_the_colours_suit_the_background(detector):

@@ -203,7 +203,7 @@ CONTAINERS = DOCS / "how-to" / "containers.md"  # tests/service/test_deployed.py
 RUNNABLE = [
     page
     for page in [README, *PAGES]
-    if page.parent != ERRORS
+    if (page.parent != ERRORS or page.stem == "index")
     and page not in (NOTEBOOK, CONTAINERS)
     and any(language == "python" for language, _ in fences(page))
 ]
@@ -330,7 +330,15 @@ def test_every_command_has_an_example_that_parses(name):
 
 
 # Options of docker, mlflow and the scripts in benchmarks/.
-OTHER_OPTIONS = {"--cpus", "--read-only", "--env-manager", "--render", "--results", "--only"}
+OTHER_OPTIONS = {
+    "--cpus",
+    "--read-only",
+    "--env-manager",
+    "--render",
+    "--results",
+    "--only",
+    "--summary",
+}
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=name_of)

@@ -121,7 +121,7 @@ def take_monitor(page: Browser, demo: Path, folder: Path) -> None:
     for start in range(0, 250, 50):
         for batch in (known[1500 + 2 * start : 1600 + 2 * start], unseen[start : start + 50]):
             monitor.update(detector.assess(batch), batch.logits)
-    draw_monitor(monitor.report(), folder / "monitor.html")
+    draw_monitor(monitor, folder / "monitor.html")
     page.open(folder / "monitor.html", width=WIDTH)
     take(page, "monitor", ["svg"])
 

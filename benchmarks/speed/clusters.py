@@ -1,4 +1,4 @@
-"""Ray against one process: scoring of logits, and extraction by a small network."""
+"""Ray against one process, and what one core does: scoring, reading, extraction, neighbours."""
 
 from __future__ import annotations
 
@@ -21,15 +21,9 @@ SCORED = "scoring of logits, rows per second and core"
 READ = "reading, decoding and resizing of JPEGs, images per second and core"
 EXTRACTED = "extraction by ResNet-18 at 224 px, images per second and core"
 NEIGHBOURS = "nearest neighbours among 50,000 x 512 features, samples per second and core"
-BEGIN = "time until its processes have begun, with a cluster that is running"
 
 
 def run(bench: Bench) -> None:
-    # The processes of Ray import this module.
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(Path(__file__).parents[1]), *given])
-    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _score(bench, folder)
@@ -84,58 +78,35 @@ def _score(bench: Bench, folder: Path) -> None:
     bench.fact(SCORED, N_ROWS / _seconds(nescio_score) / _cores(), "rows/s")
 
 
-def open_model(model: str, device: str) -> Any:
-    """Return a runner of ResNet-18 with 80 labels."""
+def _extract(bench: Bench, folder: Path) -> None:
+    """A network on images, in one process."""
     import torch
     import torchvision
-
-    from nescio.models import make_runner
-    from nescio.models.images import Preprocessing
-
-    torch.manual_seed(0)
-    network = torchvision.models.resnet18(num_classes=N_LABELS).eval()
-    return make_runner(network, preprocessing=Preprocessing(SIDE), device=device)
-
-
-def _extract(bench: Bench, folder: Path) -> None:
-    """A network: one process against one per core, on Ray."""
     from PIL import Image
 
     from nescio.lab.data import load_folder
+    from nescio.lab.data.batches import Reader, in_batches
     from nescio.lab.extraction import extract
-    from nescio.lab.extraction.image_batches import Reader, in_batches
-    from nescio.lab.extraction.on_ray import ray_engine
+    from nescio.models.base import make_runner
+    from nescio.models.images import Preprocessing
 
     rng = np.random.default_rng(0)
     root = folder / "images" / "all"
     root.mkdir(parents=True)
-    for at in range(N_IMAGES):
+    for number in range(N_IMAGES):
         small = rng.integers(0, 255, (16, 20, 3), np.uint8)
-        Image.fromarray(small).resize((500, 400)).save(root / f"{at:04}.jpg", quality=90)
+        Image.fromarray(small).resize((500, 400)).save(root / f"{number:04}.jpg", quality=90)
     split = load_folder(root.parent, "")
-    runner = open_model("resnet18", "cpu")
-    some = split.subset(range(32))
+    torch.manual_seed(0)
+    network = torchvision.models.resnet18(num_classes=N_LABELS).eval()
+    runner = make_runner(network, preprocessing=Preprocessing(SIDE), device="cpu")
 
-    def work(engine: Any = None, images: Any = split) -> None:
-        extract(runner, images, folder / "o.safetensors", batch_size=8, force=True, engine=engine)
+    def work() -> None:
+        extract(runner, split, folder / "o.safetensors", batch_size=8, force=True)
         (folder / "o.safetensors").unlink()
 
-    with ray_engine("resnet18", open_model, device="cpu") as engine:
-        bench.fact(BEGIN, _seconds(partial(work, engine, some)) - _seconds(
-            partial(work, None, some)), "s")  # fmt: skip
-        one = "one process"
-        bench.compare(
-            f"extraction of {N_IMAGES} JPEGs by ResNet-18 at {SIDE} px, {_cores()} cores",
-            one,
-            {
-                one: work,
-                "Ray, one process per core": partial(work, engine),
-            },
-            rounds=3,
-        )
     bench.fact(EXTRACTED, N_IMAGES / _seconds(work) / _cores(), "images/s")
-    assert runner.preprocessing is not None
-    reader = Reader(split, runner.preprocessing)
+    reader = Reader(split, Preprocessing(SIDE))
 
     def read() -> None:
         for _ in reader.batches(in_batches(len(split), 16)):

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from nescio.errors import NescioError as NescioError
     from nescio.explain import Explanation as Explanation
     from nescio.export import (
-        FusedModel as FusedModel,
+        DetectorHead as DetectorHead,
         export_onnx as export_onnx,
     )
     from nescio.integrations.hugging_face import from_pretrained as from_pretrained
@@ -115,10 +115,10 @@ _MODULE_OF = {
     "Calibration": "calibration",
     "Choice": "choosing",
     "Comparison": "metrics",
+    "DetectorHead": "export",
     "Evaluation": "metrics",
     "Explanation": "explain",
     "ExplanationDisplay": "displays",
-    "FusedModel": "export",
     "Head": "outputs",
     "Monitor": "monitor",
     "MonitorDisplay": "displays",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nescio.detectors import Assessment, Detector
     from nescio.explain import Reason
     from nescio.metrics import Comparison
-    from nescio.monitor import MonitorReport
+    from nescio.monitor import Monitor
 
 __all__ = ["ExplanationDisplay", "MonitorDisplay", "RocDisplay", "ScoreHistogramDisplay"]
 
@@ -324,20 +324,20 @@ class MonitorDisplay(Display):
 
     Parameters
     ----------
-    report : MonitorReport
+    monitor : Monitor
         Its windows are drawn, and the inputs at which the stream most likely changed and at which
         this was noticed.
     """
 
-    report: MonitorReport
+    monitor: Monitor
 
     @classmethod
-    def from_report(cls, report: MonitorReport, *, ax: Any = None) -> Self:
-        """Draw the windows of a report."""
-        return cls(report).plot(ax)
+    def from_monitor(cls, monitor: Monitor, *, ax: Any = None) -> Self:
+        """Draw the windows of a monitor."""
+        return cls(monitor).plot(ax)
 
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
-        windows = {name: np.array(column) for name, column in self.report.columns().items()}
+        windows = {name: np.array(column) for name, column in self.monitor.columns().items()}
         start, n, share = windows["start"], windows["n"], windows["share"]
         edges = np.stack([start, start + n], axis=1)
         band = (np.repeat(windows[side] / n, 2) for side in ("low", "high"))
@@ -348,8 +348,8 @@ class MonitorDisplay(Display):
             if chosen.any():
                 dots = {"color": colours[name], "label": f"{text} ({np.count_nonzero(chosen):,})"}
                 ax.plot(edges.mean(axis=1)[chosen], share[chosen], "o", markersize=4, **dots)
-        if self.report.change is not None:
-            since, noticed = self.report.change.since.at, self.report.alarm_at
+        if self.monitor.change is not None:
+            since, noticed = self.monitor.change.since.at, self.monitor.alarm_at
             label = f"changed at about\ninput {since:,}"
             ax.axvline(since, color=colours["ink"], linestyle="--", linewidth=1.3, label=label)
             label = f"alarm at {noticed:,}"

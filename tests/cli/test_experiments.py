@@ -1,11 +1,13 @@
 """nescio bench, tables and demo."""
 
 import csv
+import glob
 import io
 import json
 import re
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -152,6 +154,10 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
         code, _, err = nescio(*shlex.split(command))
         assert code == 0, err
     assert commands[2].startswith("calibrate ")
+    monkeypatch.chdir(folder)
+    for command, *arguments in commands_of_the_readme():
+        code, _, err = nescio(command, *arguments)
+        assert code == 0 or (command, code) == ("monitor", 3), err
     code, _, err = nescio("demo", "-o", folder)
     assert code == 1
     assert "exists already" in err
@@ -165,6 +171,17 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
     every = (folder / "report.html").read_text("utf-8")
     assert len(rows_of(page)) <= 5
     assert len(rows_of(every)) > 20
+
+
+def commands_of_the_readme():
+    """Yield the words of each command, with the names of files as a shell gives them."""
+    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    [block] = re.findall("^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = re.findall("^nescio (?!serve).*", block, re.MULTILINE)
+    assert len(lines) > 5
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        yield [name for word in words for name in sorted(glob.glob(word)) or [word]]
 
 
 def rows_of(page):

@@ -130,7 +130,6 @@ def test_the_time_since_which_inputs_have_changed_is_named(files, nescio):
         (("quiet.csv", *WITH, "--alpha", "2"), "alpha must lie"),
         (("quiet.csv", *WITH, "--window", "1"), "window must be"),
         (("quiet.csv", *WITH, "--state", "quiet.csv"), "is an input"),
-        (("quiet.csv", *WITH, "--state", "state.bin"), r"must end in .safetensors"),
         (("quiet.csv", *WITH, "--state", "val.safetensors"), "not a saved monitor"),
         (("quiet.csv", *WITH, "--plot", "plot.png"), "must end in .html"),
     ],

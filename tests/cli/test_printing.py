@@ -3,7 +3,7 @@
 import numpy as np
 
 import nescio as ns
-from nescio.cli.printing import stages
+from nescio.cli.console import stages
 
 
 def test_control_characters_of_ids_do_not_reach_the_terminal(nescio, tmp_path):
@@ -21,7 +21,7 @@ def test_control_characters_of_ids_do_not_reach_the_terminal(nescio, tmp_path):
 
 
 def test_a_long_stage_says_how_far_it_is(monkeypatch, capsys):
-    monkeypatch.setattr("nescio.cli.printing._SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("nescio.cli.console._SECONDS_BETWEEN_LINES", 0)
     with stages() as watch, watch("training [x]", 4) as advance:
         advance(1)
         advance(2)

@@ -12,6 +12,7 @@ import nescio as ns
 from fixtures.commands import in_a_process
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
+from nescio.errors import MissingDependencyError
 
 # --- calibrate ------------------------------------------------------------------------------------
 
@@ -284,6 +285,19 @@ def test_info_reads_well(here, nescio):
 
 
 def test_shell_completion_knows_the_detectors():
-    from nescio.cli.options import detector_names
+    from nescio.cli.console import detector_names
 
     assert detector_names("top") == ["top_k_joint_energy", "top_k_logit", "top_k_prob"]
+
+
+def test_without_ray_the_error_names_the_extra(nescio, monkeypatch, tmp_path):
+    def missing(module, extra):
+        raise MissingDependencyError(f"this needs {module}: pip install '.[{extra}]'")
+
+    monkeypatch.setattr("nescio.cli.verdicts.require", missing)
+    np.save(tmp_path / "val.npy", np.random.default_rng(0).normal(-1, 3, (200, 3)))
+    assert nescio("calibrate", tmp_path / "val.npy", "-o", tmp_path / "d.nescio")[0] == 0
+    command = ("score", tmp_path / "d.nescio", tmp_path / "val.npy", "--engine")
+    assert nescio(*command, "ray")[::2] == (1, "error: this needs ray: pip install '.[ray]'\n")
+    code, _, err = nescio(*command, "spark")
+    assert (code, "--engine must be 'local' or 'ray'" in err) == (1, True)

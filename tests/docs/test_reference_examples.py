@@ -35,14 +35,14 @@ RETURNED_BY = {
         "explain": "Explanation LabelTerm Medians PartReason PartsExplanation Reason"
         " ExplainedVerdicts"
     },
-    "nescio.export": {"export_onnx": "Differences Exported", "FusedModel": "FusedOutputs"},
+    "nescio.export": {"export_onnx": "Differences Exported", "DetectorHead": "FusedOutputs"},
     "nescio.metrics": {
         "compare": "Comparison",
         "delong_test": "AurocDifference",
         "evaluate": "Estimate Evaluation",
     },
-    "nescio.monitor": {"Monitor": "Change LabelDrift MonitorReport Place Window"},
-    "nescio.models": {"wrap": "PredictedRow Prediction Wrapped", "make_runner": "Runner"},
+    "nescio.monitor": {"Monitor": "Change LabelDrift Place Window"},
+    "nescio.models": {"wrap": "PredictedRow Prediction Runner Wrapped"},
     "nescio.service": {"make_app": "Settings"},
 }
 # These need images, a network or a cluster. The page shows them as commands, which the tests of

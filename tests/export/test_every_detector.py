@@ -19,7 +19,7 @@ from nescio.export import DetectorHead
 from nescio.export.graphs import detector_graph, to_bytes, traced
 from nescio.export.parity import run_graph, session_of
 
-from .test_fused import TRACEABLE, of_features, outputs_to_judge, rows_to_judge
+from .test_detector_head import TRACEABLE, of_features, outputs_to_judge, rows_to_judge
 
 FEATURE_DETECTORS = {
     "mahalanobis max": ns.Mahalanobis("max"),

@@ -28,7 +28,7 @@ from nescio.export import DetectorHead
 from nescio.export.parity import check_parity
 from nescio.models.images import Preprocessing
 
-from .test_fused import mahalanobis
+from .test_detector_head import mahalanobis
 
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 
@@ -166,13 +166,6 @@ def test_of_several_layers_the_one_that_the_detector_scores_is_exported(tmp_path
     found, wanted = run(path, input=inputs), wrapped(inputs)
     np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
     assert found["penultimate"].shape == (400, 16)
-    for name in ("joint_energy", "knn"):
-        model = ns.wrap(wrapped, detector=name)
-        model = model.fit(inputs[:200]) if model.detector.learned else model
-        model = model.calibrate(inputs[200:], tpr=0.9)
-        with torch.no_grad():
-            scores = ns.FusedModel(model)(torch.from_numpy(inputs)).score
-        np.testing.assert_allclose(scores, model(inputs).assessment.scores, rtol=1e-4, atol=1e-6)
 
 
 def test_torchvision(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 
 import nescio as ns
 from fixtures.export import classifier, metadata, run, some_inputs, some_logits
-from nescio.errors import ExportError
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
 
@@ -27,11 +26,11 @@ def test_names_that_clash_and_a_fixed_batch(tmp_path):
     exported = ns.export_onnx(wrapped, path, samples=some_inputs(10))
     assert (exported.fixed_batch, exported.n_samples) == (4, 12)
     # Only the input that bears the name of an output has to give way.
-    assert exported.inputs == {"classifier_score": (4, 5)}
+    assert exported.inputs == {"input_score": (4, 5)}
     assert exported.outputs == ("logits", "probs", "score", "p_value", "in_distribution")
     session = onnxruntime.InferenceSession(path)
     assert [output.shape[0] for output in session.get_outputs()] == [4] * 5
-    agrees(path, wrapped, some_inputs(4, seed=3), "classifier_score")
+    agrees(path, wrapped, some_inputs(4, seed=3), "input_score")
     fused = onnx.load(path)
     onnx.checker.check_model(fused, full_check=True)
     assert not {"Relu", "Neg"} & {
@@ -118,13 +117,3 @@ def test_scikit_learn_through_skl2onnx(tmp_path):
     path = tmp_path / "fused.onnx"
     ns.export_onnx(wrapped, path, samples=inputs[:20])
     agrees(path, wrapped, some_inputs(50, seed=3), "X")
-
-
-def test_a_session(tmp_path):
-    model = classifier(tmp_path / "model.onnx", input_name="x")
-    detector = ns.JointEnergy().calibrate(some_logits())
-    path = tmp_path / "fused.onnx"
-    session = ns.wrap(onnxruntime.InferenceSession(model), output="in_distribution")
-    with pytest.raises(ExportError, match="wrap the path"):
-        ns.export_onnx(session, path, detector=detector)
-    assert not path.exists()

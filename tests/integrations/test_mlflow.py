@@ -1,4 +1,4 @@
-"""Models and metrics in a real MLflow, whose store is a folder.
+"""Models in a real MLflow, whose store is a folder.
 
 All in one file, and imported by a fixture: MLflow takes seconds to import.
 """
@@ -14,7 +14,6 @@ import pytest
 import nescio as ns
 from fixtures.texts import N_TOKENS, WORDS, word_tokenizer
 from nescio.errors import ExportError, FileError, ParameterError
-from nescio.metrics.comparison import compare_outputs
 
 pandas = pytest.importorskip("pandas")
 torch = pytest.importorskip("torch")
@@ -23,7 +22,6 @@ for package in ("onnx", "onnxruntime", "onnxscript"):
 
 NAMES = ["cat", "dog", "cow"]
 MLFLOWS_OWN = "ignore:Operation with range is deprecated"
-MEASURES = ["fpr95", "auroc", "aupr"]
 COLUMNS = ["predicted", "probs", "score", "p_value", "in_distribution"]
 NETWORK = """
 import torch
@@ -282,52 +280,3 @@ def test_a_model_of_someone_else_is_not_loaded(mlflow, registry, tmp_path):
     )
     with pytest.raises(FileError, match="not a model that nescio"):
         registry.load_model(str(tmp_path / "other"))
-
-
-# --- evaluations --------------------------------------------------------------------------------
-
-
-def some_outputs(mean, seed):
-    return ns.Outputs(np.random.default_rng(seed).normal(mean, 3, (150, 4)))
-
-
-def log(mlflow, registry, *arguments, **options):
-    """Log within a run; return the metrics that were reported, and what the run holds."""
-    with mlflow.start_run() as run:
-        found = registry.log_evaluation(*arguments, **options)
-    run = mlflow.get_run(run.info.run_id)
-    folder = Path(mlflow.artifacts.download_artifacts(run.info.artifact_uri))
-    return found, run.data, folder / "nescio"
-
-
-def test_metrics_of_a_run(mlflow, registry):
-    detector = ns.JointEnergy().calibrate(some_outputs(2, seed=1), tpr=0.9)
-    scores = [detector.score_samples(some_outputs(mean, seed=2)) for mean in (2, -2)]
-    result = ns.evaluate(*scores, n_bootstrap=20)
-    metrics, run, folder = log(mlflow, registry, result)
-    assert run.metrics == metrics
-    assert list(metrics) == [name + end for name in MEASURES for end in ("", "_low", "_high")]
-    assert metrics["auroc"] == result.auroc.value
-    assert (metrics["fpr95_low"], metrics["fpr95_high"]) == (result.fpr.low, result.fpr.high)
-    stored = json.loads((folder / "evaluation.json").read_text())
-    assert ns.Evaluation.from_dict(stored) == result
-    with pytest.raises(ParameterError, match="Evaluation or a Comparison"):
-        log(mlflow, registry, {"auroc": 0.9})
-
-
-def test_a_comparison_has_metrics_of_each_set_and_detector(mlflow, registry):
-    detectors = {"joint_energy": ns.JointEnergy(), "top k (k=2)": ns.TopKLogit(2), "vim": ns.ViM()}
-    unknown = {"photos: sea": some_outputs(-2, seed=3), "noise": some_outputs(0, seed=4)}
-    result = compare_outputs(detectors, some_outputs(2, seed=5), unknown, n_bootstrap=0)
-    metrics, run, folder = log(mlflow, registry, result, prefix="test/")
-    assert run.metrics == metrics
-    assert set(metrics) == {
-        f"test/{ood}/{name}/{measure}"
-        for ood in ("photos_ sea", "noise")
-        for name in ("joint_energy", "top k _k_2_")
-        for measure in MEASURES
-    }
-    expected = result.results["noise"]["top k (k=2)"].aupr.value
-    assert metrics["test/noise/top k _k_2_/aupr"] == expected
-    stored = json.loads((folder / "test" / "evaluation.json").read_text())
-    assert list(stored["skipped"]) == ["vim"]

@@ -1,4 +1,4 @@
-"""Extraction and scoring on Ray: on one machine, and on two nodes of which one is killed."""
+"""Scoring on Ray: on one machine, and on two nodes of which one is killed."""
 
 import json
 import os
@@ -17,17 +17,14 @@ import numpy as np
 import pytest
 
 ray = pytest.importorskip("ray")
-pytest.importorskip("PIL")
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 import psutil
 
 import nescio as ns
 from nescio.cli import main
-from nescio.lab.data import load_folder
-from nescio.lab.extraction import extract
-from nescio.lab.extraction.on_ray import ray_engine
-from nescio.outputs import Outputs, reading
+from nescio.integrations.ray import connected, count_processors, map_on_cluster
+from nescio.outputs import reading
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,41 +34,23 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-# Wherever this module is imported: a model that says on which node it runs, and waits for a sign.
-MODEL = """
+# Wherever this module is imported: work that says on which node it is done, and waits for a sign.
+WORK = """
     import os
     import sys
     import time
-    from pathlib import Path
-
-    from nescio.models import Runner
 
 
-    class Brightness(Runner):
-        kind = "test"
+    def open_job(folder):
+        def work(item):
+            node = sys.modules["ray"].get_runtime_context().get_node_id()
+            (folder / f"on-{node}").write_text(str(os.getpid()))
+            while not (folder / "go").exists():
+                time.sleep(0.02)
+            (folder / f"done-on-{node}").touch()
+            return item * item
 
-        def takes(self, inputs):
-            return True
-
-        def content_hash(self):
-            return "0" * 64
-
-        def _run(self, inputs):
-            folder = Path(self.model)
-            if self.device == "cpu":
-                ray = sys.modules["ray"]
-                node = ray.get_runtime_context().get_node_id()
-                (folder / f"on-{node}").write_text(str(os.getpid()))
-                while not (folder / "go").exists():
-                    time.sleep(0.02)
-                (folder / f"done-on-{node}").touch()
-            return {"logits": inputs.mean((2, 3), dtype="float64") - 100}
-
-
-    def open_model(model, device):
-        from nescio.models.images import Preprocessing
-
-        return Brightness(model, device=device, preprocessing=Preprocessing(8))
+        return work
 """
 
 
@@ -79,7 +58,7 @@ MODEL = """
 def own_folder(tmp_path_factory):
     """A folder that the nodes import from."""
     folder = tmp_path_factory.mktemp("own")
-    (folder / "model_that_waits.py").write_text(textwrap.dedent(MODEL))
+    (folder / "work_that_waits.py").write_text(textwrap.dedent(WORK))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -106,14 +85,6 @@ def cluster(own_folder):
     finally:
         ray.shutdown()
         made.shutdown()
-
-
-def same_outputs(path: Path, other: Path) -> None:
-    """Both files hold the same outputs in the same order."""
-    one, two = Outputs.load(path), Outputs.load(other)
-    assert list(one.ids) == list(two.ids)
-    np.testing.assert_allclose(one.logits, two.logits, rtol=1e-6)
-    assert dict(one.manifest) == dict(two.manifest)
 
 
 def test_scores_on_this_machine_equal_those_of_one_process_and_ray_leaves_nothing(
@@ -144,14 +115,10 @@ def test_scores_on_this_machine_equal_those_of_one_process_and_ray_leaves_nothin
     assert not [line for line in lines if trace in line]
 
 
-def test_a_node_that_is_killed_changes_nothing(
-    cluster, own_folder, class_tree, tmp_path, monkeypatch
-):
-    from model_that_waits import open_model
+def test_a_node_that_is_killed_changes_nothing(cluster, own_folder, tmp_path, monkeypatch):
+    from work_that_waits import open_job
 
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-    split = load_folder(class_tree(n_images=20), "")
-    runner = open_model(str(tmp_path), None)
     (victim,) = cluster.worker_nodes
     first = tmp_path / f"on-{victim.node_id}"
 
@@ -164,15 +131,13 @@ def test_a_node_that_is_killed_changes_nothing(
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    with ray_engine(str(tmp_path), open_model, device="cpu") as engine:
-        done = extract(runner, split, tmp_path / "ray.safetensors", batch_size=1, engine=engine)
+    with connected() as ray:
+        made = list(map_on_cluster(ray, open_job, tmp_path, range(40), count_processors(ray)))
     killer.join()
-    assert done.n_computed == len(split) == 40
+    assert made == [item * item for item in range(40)]
     # The node had begun its part, and never came to its end.
     assert first.exists()
     assert not (tmp_path / f"done-{first.name}").exists()
-    extract(runner, split, tmp_path / "local.safetensors", batch_size=1)
-    same_outputs(tmp_path / "ray.safetensors", tmp_path / "local.safetensors")
 
 
 SERVING = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "serve-elsewhere.md"

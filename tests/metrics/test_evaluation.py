@@ -135,9 +135,7 @@ def test_chance_is_not_called_worse_than_chance():
              for _ in range(400)]  # fmt: skip
     below = [one for one in found if one.auroc.value < 0.5]
     assert sum(one.worse_than_chance for one in below) / 400 < 0.05
-    assert all("chance:" in str(one) for one in below)
     assert not ns.evaluate([0.0, 1.0], [2.0, 3.0]).worse_than_chance
-    assert "No better than chance" in str(ns.evaluate([0.0, 1.0], [2.0, 3.0]))
     assert not ns.evaluate([0.0], [1.0]).worse_than_chance
 
 
@@ -152,12 +150,10 @@ def noted(*evaluations):
 
 def test_a_few_detectors_that_fail_are_not_taken_for_swapped_data():
     assert noted(GOOD, GOOD) == ("", False)
-    assert "a. It fails on this data" in noted(SWAPPED, GOOD, GOOD)[0]
     note, alarming = noted(SWAPPED, SWAPPED, UNSURE, GOOD, GOOD)
-    assert "a, b. They fail on this data" in note
-    assert "No better than chance: c" in note
+    assert "a, b. These fail on this data" in note
     assert not alarming
-    assert "No better than chance: a" in chance_note({"a": [SWAPPED, UNSURE], "b": [GOOD]})[0]
+    assert chance_note({"a": [SWAPPED, UNSURE], "b": [GOOD]}) == ("", False)
 
 
 def test_nearly_all_detectors_point_at_the_data():
@@ -165,4 +161,4 @@ def test_nearly_all_detectors_point_at_the_data():
     assert "4 of 5 detectors. The likely cause: the ID and the OOD data are swapped" in note
     assert alarming
     assert noted(SWAPPED) == (WORSE, True)
-    assert noted(UNSURE)[0].startswith("No better than chance")
+    assert noted(UNSURE) == ("", False)

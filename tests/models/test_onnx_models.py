@@ -65,13 +65,8 @@ def test_a_file_gives_its_logits(onnx_file, inputs):
 
 def test_logits_are_the_sessions_own_to_the_bit(onnx_file, inputs):
     session = ort.InferenceSession(onnx_file(), providers=["CPUExecutionProvider"])
-    wrapped = ns.wrap(session)
-    assert wrapped.runner.session is session
-    assert wrapped.runner.path is None
     (expected,) = session.run(["logits"], {"x": inputs.astype(np.float32)})
-    np.testing.assert_array_equal(wrapped.outputs({"x": inputs}).logits, expected)
-    with pytest.raises(ParameterError, match="leave out device"):
-        ns.wrap(session, device="cpu")
+    np.testing.assert_array_equal(ns.wrap(onnx_file()).outputs({"x": inputs}).logits, expected)
     with pytest.raises(ParameterError, match="device must be 'cpu' or 'cuda'"):
         ns.wrap(onnx_file(), device="tpu")
 
@@ -270,13 +265,6 @@ def test_which_layer_is_taken_for_a_detector(network, onnx_file, inputs):
     named = onnx_file(hidden="features")
     assert ns.wrap(named, features="auto").runner.layers == ("features",)
     assert ns.wrap(named, detector="mahalanobis").runner.layers == ("features",)
-
-
-def test_a_session_has_no_inner_tensors(onnx_file):
-    session = ort.InferenceSession(onnx_file(), providers=["CPUExecutionProvider"])
-    with pytest.raises(ParameterError, match=r"got 'penultimate'\. A session.*pass the path"):
-        ns.wrap(session, features="penultimate")
-    assert ns.wrap(session, features="auto").runner.layers == ()
 
 
 def test_the_pooled_layer_of_a_module_is_not_looked_up_in_a_graph(network, inputs, rng):

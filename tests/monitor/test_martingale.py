@@ -227,9 +227,7 @@ def test_id_and_time_of_the_start_are_named_also_after_a_restart(detector, rng, 
     since = monitor.change.since
     assert since.id == ids[since.at - 1]
     assert since.time == str(times[since.at - 1])
-    assert f"since about input {since.at} (id {since.id}, time {since.time}), " in str(
-        monitor.report()
-    )
+    assert f"since about input {since.at} (id {since.id}, time {since.time}), " in str(monitor)
     monitor.reset()
     assert monitor.change is None
 

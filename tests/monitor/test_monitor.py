@@ -58,7 +58,7 @@ def test_groups_have_their_own_bags(rng):
 
 def same_state(a, b):
     """Equal reports, up to the rounding of the evidence."""
-    first, second = a.report().as_dict(), b.report().as_dict()
+    first, second = a.as_dict(), b.as_dict()
     for name in ("trace", "log10_martingale", "max_log10_martingale"):
         np.testing.assert_allclose(first.pop(name), second.pop(name), rtol=0, atol=1e-9)
     assert first == second
@@ -120,7 +120,7 @@ def test_logits_in_a_data_frame_are_matched_by_name(rng):
     for logits in (new.to_numpy(), new[[*"fedcba"]]):
         monitor = Monitor(detector, window=1000)
         monitor.update(assessment, logits)
-        counts.append(monitor.drift_watch.open.counts.tolist())
+        counts.append(monitor.drift_watch.counts[0].tolist())
     assert counts[0] == counts[1]
     with pytest.raises(InputError, match="Missing: 'f'"):
         Monitor(detector).update(assessment, new[[*"abcde"]])

@@ -5,7 +5,7 @@ import pytest
 
 import nescio as ns
 from fixtures.streams import fed, logits_of
-from nescio._io.tensors import digest, read_tensors, write_tensors
+from nescio._io.tensors import read_tensors, write_tensors
 from nescio.errors import FileError, FileFormatError, InputError
 from nescio.monitor import Monitor
 
@@ -19,11 +19,12 @@ def test_a_saved_monitor_goes_on_exactly(detector, rng, tmp_path):
         start += size
         monitor.save(tmp_path / "state.safetensors", force=True)
         monitor = Monitor.load(tmp_path / "state.safetensors", detector)
-    assert monitor.report() == straight.report()
-    assert monitor.report().alarm
-    assert monitor.report().label_drifts
+    assert monitor.as_dict() == straight.as_dict()
+    assert monitor.alarm
+    assert monitor.label_drifts
     new = logits_of(rng, 700)
-    assert fed(monitor, detector, new).report() == fed(straight, detector, new).report()
+    fed(monitor, detector, new)
+    assert monitor.as_dict() == fed(straight, detector, new).as_dict()
 
 
 def test_a_state_is_of_one_detector(detector, rng, tmp_path):
@@ -40,26 +41,9 @@ def test_a_state_that_is_none_is_refused(detector, tmp_path):
     path = tmp_path / "state.safetensors"
     Monitor(detector).save(path)
     tensors, metadata = read_tensors(path)
-    write_tensors(tmp_path / "changed.safetensors", tensors, metadata | {"trace_step": 7})
+    write_tensors(tmp_path / "changed.safetensors", tensors, metadata | {"trace.step": 7})
     with pytest.raises(FileFormatError, match="checksum"):
         Monitor.load(tmp_path / "changed.safetensors", detector)
-    del metadata["generator"], metadata["sha256"]
-    write_tensors(
-        tmp_path / "less.safetensors", tensors, metadata | {"sha256": digest(tensors, metadata)}
-    )
-    with pytest.raises(FileFormatError, match="damaged"):
-        Monitor.load(tmp_path / "less.safetensors", detector)
-
-
-def test_a_count_beyond_every_stream_is_damage(detector, rng, tmp_path):
-    path = tmp_path / "state.safetensors"
-    fed(Monitor(detector), detector, logits_of(rng, 50)).save(path)
-    tensors, metadata = read_tensors(path)
-    metadata["block_sizes"][0] = 2**62
-    del metadata["sha256"]
-    write_tensors(path, tensors, metadata | {"sha256": digest(tensors, metadata)}, force=True)
-    with pytest.raises(FileFormatError, match="a count is out of range"):
-        Monitor.load(path, detector)
 
 
 def test_memory_does_not_grow_with_the_stream(detector, rng, tmp_path):

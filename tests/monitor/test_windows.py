@@ -8,7 +8,6 @@ from scipy import stats
 import nescio as ns
 from fixtures.streams import SCORES, continuous, fed, logits_of, not_more_than
 from nescio.calibration import Firing
-from nescio.errors import ParameterError
 from nescio.monitor import Monitor
 from nescio.monitor.monitor import _MAX_POINTS
 from nescio.monitor.windows import KEPT_WINDOWS, ChartSegment, DriftWatch, band, holm, two_sided
@@ -53,27 +52,15 @@ def test_windows_are_counted_and_kept_up_to_a_number(detector, rng):
     monitor = Monitor(detector, window=10)
     logits = logits_of(rng, 10 * KEPT_WINDOWS + 57)
     fed(monitor, detector, logits)
-    report = monitor.report()
-    assert report.n_windows == KEPT_WINDOWS + 5
-    assert len(report.windows) == KEPT_WINDOWS
-    assert report.windows[0].start == 50
-    assert report.open_window.n == 7
-    assert len(report.trace) <= _MAX_POINTS
+    assert monitor.chart.n_windows == KEPT_WINDOWS + 5
+    assert len(monitor.windows) == KEPT_WINDOWS + 1
+    assert monitor.windows[0].start == 50
+    assert monitor.windows[-1].n == 7
+    assert len(monitor.trace.points()) <= _MAX_POINTS
     flagged = ~detector.assess(logits).in_distribution
     assert monitor.flagged == flagged.sum()
-    assert report.windows[0].flagged == flagged[50:60].sum()
+    assert monitor.windows[0].flagged == flagged[50:60].sum()
     assert monitor.n_samples == len(logits)
-
-
-def test_the_expected_band_is_given_for_any_number(detector):
-    monitor = Monitor(detector)
-    low, high = monitor.flagged_band(500)
-    assert 0 < low < 0.05 < high < 0.1
-    narrow = monitor.flagged_band(100_000)
-    assert low < narrow[0] < 0.05 < narrow[1] < high
-    assert monitor.flagged_band(1) == (0, 1)
-    with pytest.raises(ParameterError, match="n must be"):
-        monitor.flagged_band(0)
 
 
 # --- labels ---------------------------------------------------------------------------------------
@@ -113,7 +100,7 @@ def test_false_alarms_about_labels_stay_below_alpha():
         firing = Firing(rng.binomial(300, rates), 300)
         watch = DriftWatch(firing, tuple(map(str, range(30))), 0.1)
         for window in range(20):
-            watch.open = Firing(rng.binomial(50, rates), 50)
+            watch.counts[0], watch.sizes[0] = rng.binomial(50, rates), 50
             watch.close(window)
         found += bool(watch.drifts)
     assert not_more_than(found, 400, 0.1)
@@ -124,20 +111,20 @@ def test_a_small_lasting_drift_shows_in_several_windows_together(rng):
     watch = DriftWatch(firing, tuple(map(str, range(40))), 0.01)
     rates = np.where(np.arange(40) == 7, 0.25, 0.2)
     for window in range(64):
-        watch.open = Firing(rng.binomial(500, rates), 500)
+        watch.counts[0], watch.sizes[0] = rng.binomial(500, rates), 500
         watch.close(window)
     assert [drift.label for drift in watch.drifts.values()] == ["7"]
     assert watch.drifts["7"].n_inputs > 1000
     assert watch.n_tests == 64 + 32 + 16 + 8 + 4 + 2 + 1
-    assert not watch.waiting
+    assert not watch.sizes.any()
 
 
 def test_a_window_without_logits_is_not_tested(detector, rng):
     monitor = fed(Monitor(detector), detector, logits_of(rng, 500), labels=False)
-    assert monitor.report().n_label_tests == 0
-    assert "needs the logits of a full window" in str(monitor.report())
+    assert monitor.n_label_tests == 0
+    assert "needs the logits of a full window" in str(monitor)
     fed(monitor, detector, logits_of(rng, 500))
-    assert monitor.report().n_label_tests == 1
+    assert monitor.n_label_tests == 1
 
 
 def test_a_label_that_fires_more_often_is_found_and_named(rng):
@@ -147,14 +134,14 @@ def test_a_label_that_fires_more_often_is_found_and_named(rng):
     after = logits_of(rng, 1700)
     after[500:, 3] += 1.0
     monitor = fed(Monitor(detector), detector, after)
-    [drift] = monitor.report().label_drifts
+    [drift] = monitor.label_drifts
     assert monitor.label_alarm
     assert drift.label == "tree"
     assert (drift.first_window, drift.last_window, drift.n_inputs) == (1, 2, 500)
     assert drift.rate == pytest.approx((after[1000:1500, 3] > 0).mean())
     assert drift.calibration_rate == pytest.approx((held_out.logits[:, 3] > 0).mean())
     assert drift.p_value <= 0.01
-    assert "tree: more often, for" in str(monitor.report())
+    assert "tree: more often, for" in str(monitor)
 
 
 def test_labels_are_watched_where_one_is_masked(rng):
@@ -163,8 +150,8 @@ def test_labels_are_watched_where_one_is_masked(rng):
     after[:, 3] += 2.0
     detector = ns.JointEnergy().calibrate(held_out)
     assert detector.profile_.firing.n_samples == 2000
-    report = fed(Monitor(detector), detector, after).report()
-    assert [drift.label for drift in report.label_drifts] == ["label 3"]
+    monitor = fed(Monitor(detector), detector, after)
+    assert [drift.label for drift in monitor.label_drifts] == ["label 3"]
 
 
 def test_without_counts_of_labels_their_drift_is_not_known(rng):
@@ -174,6 +161,6 @@ def test_without_counts_of_labels_their_drift_is_not_known(rng):
     assert not monitor.watches_labels
     new = rng.normal(size=(600, 3))
     monitor.update(features.assess(new), logits=rng.normal(size=(600, 2)))
-    assert monitor.report().label_drifts is None
+    assert monitor.label_drifts is None
     assert not monitor.label_alarm
-    assert "not known how often" in str(monitor.report())
+    assert "not known how often" in str(monitor)

@@ -9,6 +9,7 @@ import pytest
 
 import nescio as ns
 from nescio.monitor import Monitor
+from nescio.monitor.report import monitor_figures
 from nescio.service import Settings
 from nescio.service.charts import score_chart, traffic_charts
 from nescio.service.openapi import RecentInputs, TrafficReport
@@ -95,8 +96,8 @@ def test_a_group_has_its_own_histogram_and_threshold(engine):
 def drawn(served, scores, inside):
     """Return the charts of recent traffic."""
     recent = RecentInputs(list(range(len(scores))), scores, inside)
-    monitor = Monitor(served.detector).report()
-    return traffic_charts(served, TrafficReport(len(scores), recent, {}, False), monitor, 600)
+    figures = monitor_figures(Monitor(served.detector), 600)
+    return traffic_charts(served, TrafficReport(len(scores), recent, {}, False), figures, 600)
 
 
 def test_every_input_is_drawn_once_even_without_a_score(engine):

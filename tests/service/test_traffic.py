@@ -99,7 +99,7 @@ def test_a_state_that_does_not_fit_is_refused_at_the_start(
     with TestClient(app(file, monitor_state=state)) as service:
         post_logits(service, some_logits(40))
     before = state.read_bytes()
-    with pytest.raises(ns.NescioError, match=r"started with alpha 0\.01, got 0\.2"):
+    with pytest.raises(ns.NescioError, match=r"started with --alpha 0\.01, which cannot"):
         app(file, monitor_state=state, alpha=0.2)
     detector_file(ns.MaxLogit())
     with pytest.raises(ns.NescioError, match=r"another detector.*Remove the file"):

@@ -264,10 +264,9 @@ def detector_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     def report(path: Path) -> object:
         found = Monitor.load(path, calibrated)
         found.update(calibrated.assess(probe), probe.logits)
-        return found.report().as_dict()
+        return found.as_dict()
 
     yield Kind("monitor state", ".safetensors", state, report, hashed=True)
-    yield Kind("monitor, valid checksum", ".safetensors", state, report, change=change_metadata)
     assessment = replace(calibrated.assess(train[:20]), kept={"time": np.arange(20)})
 
     def columns(path: Path) -> object:
@@ -289,7 +288,7 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
 
     from nescio.lab.extraction.perturb import Setting, TuneSettings, Tuning
     from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_checkpoint
-    from nescio.lab.networks.weights import read_state_dict
+    from nescio.lab.networks.network import read_state_dict
     from nescio.lab.training import TrainSettings
     from nescio.models.images import Preprocessing
 

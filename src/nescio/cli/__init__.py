@@ -21,8 +21,7 @@ from typer import Option
 
 from nescio._version import __version__
 from nescio.cli import deploy, evaluate, experiments, monitor, networks, verdicts
-from nescio.cli.options import for_typer
-from nescio.cli.printing import plain_text
+from nescio.cli.console import for_typer, plain_text
 from nescio.errors import NescioError, ParameterError
 
 INTERRUPTED = 130  # as the shell reports a process that Ctrl-C ended

@@ -12,15 +12,16 @@ from typer import Option
 
 from nescio._io.files import check_target, existing_file
 from nescio._validation import checked_choice
-from nescio.cli.options import (
+from nescio.cli.console import (
     AsJson,
     DataOptions,
     DetectorFile,
     Force,
     load_detector,
+    print_facts,
     refuse_overwriting,
+    working,
 )
-from nescio.cli.printing import print_facts, working
 from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_numbers
 from nescio.errors import FileFormatError, ParameterError, require
 from nescio.outputs.reading import read_outputs

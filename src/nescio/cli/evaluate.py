@@ -9,7 +9,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from nescio._io.files import check_target, same_file
-from nescio.cli.options import (
+from nescio.cli.console import (
     AsJson,
     DataOptions,
     Force,
@@ -20,9 +20,12 @@ from nescio.cli.options import (
     detector_names,
     detectors_option,
     named_paths,
+    print_json,
+    print_table,
+    progress_bar,
     refuse_overwriting,
+    say,
 )
-from nescio.cli.printing import print_json, print_table, progress_bar, say
 from nescio.errors import ParameterError, require
 
 if TYPE_CHECKING:

@@ -11,8 +11,17 @@ import typer
 from typer import Argument, Option
 
 from nescio._validation import checked_choice
-from nescio.cli.options import AsJson, Force, detectors_option
-from nescio.cli.printing import print_json, print_result_table, print_rows, say, stages, working
+from nescio.cli.console import (
+    AsJson,
+    Force,
+    detectors_option,
+    print_json,
+    print_result_table,
+    print_rows,
+    say,
+    stages,
+    working,
+)
 from nescio.cli.vision import RunOptions, SkipBad, require_vision
 from nescio.errors import ParameterError, require
 
@@ -190,8 +199,7 @@ def check_data(
     as_json: AsJson = False,
 ) -> None:
     """Check data sets before a benchmark: label overlap, duplicate and damaged images, gaps."""
-    from nescio.lab.data import check_protocol, load
-    from nescio.lab.data.check import without_damaged
+    from nescio.lab.data import check_protocol, load, without_damaged
 
     require_vision(torch=False)
     with working("reading the data sets"):

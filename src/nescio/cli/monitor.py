@@ -5,6 +5,7 @@ Exit code 3 means an alarm.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import count, repeat
@@ -14,10 +15,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument
 
-from nescio._io.files import exclusive
-from nescio.cli.options import AsJson, DataOptions, Force, refuse_overwriting
-from nescio.cli.printing import print_json, progress_bar, say
-from nescio.errors import MissingInputError, ShapeError, error_context
+from nescio._io.files import check_target, exclusive, find_files
+from nescio.cli.console import (
+    AsJson,
+    DataOptions,
+    Force,
+    print_json,
+    progress_bar,
+    refuse_overwriting,
+    say,
+)
+from nescio.errors import InputError, MissingInputError, ShapeError, error_context
 from nescio.outputs.reading import OutputsStream, open_stream, where
 
 if TYPE_CHECKING:
@@ -73,14 +81,14 @@ def monitor(
     Example: nescio monitor scored.parquet --detector tagger.nescio --state state.safetensors
     """
     from nescio.detectors import load
-    from nescio.monitor.state import check_state_target, count_once, resume
+    from nescio.monitor.monitor import resume
     from nescio.monitor.verdict_table import ScoredTable
 
     for target in (state, plot):
         refuse_overwriting(target, scored, detector, outputs)
     refuse_overwriting(plot, state)
     if state is not None:
-        check_state_target(state)
+        check_target(state, force=True)
     if plot is not None:
         from nescio.lab.report.plain import check_plot_target
 
@@ -91,7 +99,7 @@ def monitor(
     with nullcontext() if state is None else exclusive(state, "state file"):
         watch = resume(loaded, state, alpha=alpha, window=window)
         if state is not None:
-            count_once(watch, scored)
+            _count_once(watch, scored)
         if outputs is not None and not watch.watches_labels:
             raise MissingInputError(
                 f"{detector} does not know how often its labels fired: it was calibrated "
@@ -106,20 +114,33 @@ def monitor(
                 advance(n_rows)
         if state is not None:
             watch.save(state, force=True)
-    report = watch.report()
     if plot is not None:
         from nescio.lab.report import draw_monitor
 
-        draw_monitor(report, plot, force=force)
+        draw_monitor(watch, plot, force=force)
     if as_json:
-        content = report.as_dict()
+        content = watch.as_dict()
         del content["trace"]  # up to 2,048 points, for figures
         content["windows"] = content["windows"][-_WINDOWS:]
         print_json(content | {"state": state and str(state), "plot": plot and str(plot)})
     else:
-        say(report.summary(), *(f"saved {path}" for path in (state, plot) if path is not None))
-    if report.any_alarm:
+        say(watch.summary(), *(f"saved {path}" for path in (state, plot) if path is not None))
+    if watch.alarm or watch.label_alarm:
         raise typer.Exit(ALARM)
+
+
+def _count_once(watch: Monitor, path: str) -> None:
+    """Remember this file as counted; raise if it was the last one, as after a repeated job."""
+    files, digest = find_files(path), hashlib.sha256()
+    for file in files.paths:
+        with files.open(file) as stream:
+            while part := stream.read(1 << 20):
+                digest.update(part)
+    if digest.hexdigest() == watch.last_file:
+        raise InputError(
+            f"{path} has the same contents as the file that was counted last. Pass the next file."
+        )
+    watch.last_file = digest.hexdigest()
 
 
 def _update(

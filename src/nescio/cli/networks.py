@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,15 @@ from typer import Argument, Option
 
 from nescio._io.files import check_target
 from nescio._validation import checked_choice
-from nescio.cli.options import AsJson, Engine, Force, is_ray
-from nescio.cli.printing import print_facts, print_json, print_rows, progress_bar, say
+from nescio.cli.console import (
+    AsJson,
+    Force,
+    print_facts,
+    print_json,
+    print_rows,
+    progress_bar,
+    say,
+)
 from nescio.cli.vision import (
     MODEL_HELP,
     Device,
@@ -36,7 +43,7 @@ from nescio.cli.vision import (
     require_vision,
 )
 from nescio.errors import FileError, ParameterError, ShapeError
-from nescio.lab.data.corrupt import CORRUPTIONS
+from nescio.lab.data.batches import CORRUPTIONS
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
 
@@ -86,7 +93,7 @@ def train(
     """
     require_vision()
     from nescio.lab.training import TrainSettings, train as run_training
-    from nescio.lab.training.distributed import World
+    from nescio.lab.training.trainer import World
     from nescio.models.torch_models import choose_device
 
     if resume and force:
@@ -246,7 +253,6 @@ def extract(
     ] = None,
     module: Module = None,
     skip_bad: SkipBad = False,
-    engine: Engine = "local",
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -263,9 +269,7 @@ def extract(
 
     require_vision(torch=not is_onnx(model) or tuned is not None)
     label_names = None if labels is None else read_label_names(labels)
-    open_on = partial(options.open, module=module, label_names=label_names)
-    on_ray = is_ray(engine)
-    runner = open_on(model, "cpu" if on_ray else run.device)
+    runner = options.open(model, run.device, module=module, label_names=label_names)
     tuning = None
     if tuned is not None:
         from nescio.lab.extraction.perturb import Tuning
@@ -286,33 +290,24 @@ def extract(
     done = []
     runtimes = Runtimes(run.runtime)
     corruptions: Sequence[str | None] = corruption or (None,)
-    place: AbstractContextManager[Any] = nullcontext()
-    if on_ray:
-        from nescio.lab.extraction.on_ray import ray_engine
-
-        # Without a choice, onnxruntime uses the processors, here and on a cluster.
-        device = "cpu" if is_onnx(model) and run.device == "auto" else run.device
-        place = ray_engine(model, open_on, device=device)
-    with place as cluster:
-        for split, corrupted in itertools.product(splits, corruptions):
-            title = f"{split.title}-{corrupted}" if corrupted else split.title
-            with progress_bar(title, len(split)) as advance:
-                result = run_extraction(
-                    runner,
-                    split,
-                    output / f"{title}.safetensors",
-                    tuning=tuning,
-                    train=train_outputs,
-                    corruption=corrupted,
-                    batch_size=run.batch_size,
-                    runtime=runtimes,
-                    force=force,
-                    on_images=advance,
-                    engine=cluster,
-                )
-            done.append(result)
-            if not as_json:
-                _say_result(result)
+    for split, corrupted in itertools.product(splits, corruptions):
+        title = f"{split.title}-{corrupted}" if corrupted else split.title
+        with progress_bar(title, len(split)) as advance:
+            result = run_extraction(
+                runner,
+                split,
+                output / f"{title}.safetensors",
+                tuning=tuning,
+                train=train_outputs,
+                corruption=corrupted,
+                batch_size=run.batch_size,
+                runtime=runtimes,
+                force=force,
+                on_images=advance,
+            )
+        done.append(result)
+        if not as_json:
+            _say_result(result)
     if as_json:
         print_json([{**asdict(result), "path": str(result.path)} for result in done])
 

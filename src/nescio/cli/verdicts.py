@@ -14,24 +14,21 @@ from typer import Argument, Option
 
 from nescio._io.files import check_target, same_file
 from nescio._io.results import check_table_target, to_values
-from nescio.cli.options import (
+from nescio._validation import checked_choice
+from nescio.cli.console import (
     AsJson,
     DataOptions,
     DetectorFile,
-    Engine,
     Force,
     Nonfinite,
-    detector_names,
-    is_ray,
-    load_detector,
-    refuse_overwriting,
-)
-from nescio.cli.printing import (
     describe,
+    detector_names,
+    load_detector,
     print_facts,
     print_json,
     print_rows,
     progress_bar,
+    refuse_overwriting,
     say,
     some_of,
     working,
@@ -42,6 +39,7 @@ from nescio.errors import (
     MissingInputError,
     ParameterError,
     error_context,
+    require,
 )
 from nescio.outputs import Outputs
 from nescio.outputs.reading import MAX_ROWS, open_stream, read_outputs
@@ -210,7 +208,11 @@ def score(
         ),
     ] = None,
     nonfinite: Nonfinite = None,
-    engine: Engine = "local",
+    engine: Annotated[
+        str,
+        "Where the work is done: 'local', on this machine, or 'ray', on the Ray cluster at "
+        "the address in RAY_ADDRESS (without it, on a temporary one on this machine).",
+    ] = "local",
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -234,7 +236,8 @@ def score(
     )
     stream = open_stream(data, columns, from_probs=files.from_probs)
     place: AbstractContextManager[ScoreEngine | None] = nullcontext()
-    if is_ray(engine):
+    if checked_choice("--engine", engine, ("local", "ray")) == "ray":
+        require("ray", "ray")
         from nescio.integrations.ray import ray_scoring
 
         place = ray_scoring()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from nescio.cli.options import FromProbs, read_names
-from nescio.cli.printing import progress_bar
+from nescio.cli.console import FromProbs, progress_bar, read_names
 from nescio.errors import ParameterError, require
 from nescio.lab.data import DATASETS, Split, load, parse_address, without_damaged
 from nescio.models.images import Preprocessing
@@ -112,7 +111,7 @@ class ModelOptions:
         label_names: Sequence[str] | None = None,
     ) -> Runner:
         """Return a runner of a model that a command was given, on a device."""
-        from nescio.models import make_runner
+        from nescio.models.base import make_runner
 
         opened: object = model
         if is_onnx(model):

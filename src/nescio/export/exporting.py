@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nescio._io.columns import MATRICES
 from nescio._io.files import check_target, replacing
@@ -17,10 +18,9 @@ from nescio._validation import Array
 from nescio._version import __version__
 from nescio.detectors import Detector, as_detector, load
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError, require
-from nescio.export.fused import DetectorHead
+from nescio.export.detector_head import DetectorHead
 from nescio.export.graphs import (
     OPSET,
-    Classifier,
     at_opset,
     check_kind,
     classifier_graph,
@@ -40,10 +40,10 @@ from nescio.export.parity import (
     session_of,
 )
 from nescio.export.scorers import scorer_of
-from nescio.models import Wrapped, wrap
-from nescio.models.images import PREPROCESSING_KEY, Preprocessing
+from nescio.models import Runner, Wrapped, wrap
+from nescio.models.images import PREPROCESSING_KEY
 from nescio.models.onnx_models import LABEL_NAMES_KEY
-from nescio.models.texts import TOKENIZER_KEY, TextTokenizer
+from nescio.models.texts import TOKENIZER_KEY
 from nescio.outputs import Head, Outputs
 from nescio.scores import label_prob, logits_from_probs
 
@@ -127,20 +127,22 @@ def export_onnx(
     if not 0 < tolerance < 1:
         raise ParameterError(f"tolerance must lie between 0 and 1, got {tolerance!r}.")
     if model is None:
-        own, plan = _detector_alone(detector, samples)
+        plan = _detector_alone(detector, samples)
     else:
-        wrapped = wrap(model, detector=detector)
-        own, plan = _fused(wrapped, samples, input_shape, tolerance)
+        plan = _fused(wrap(model, detector=detector), samples, input_shape, tolerance)
+    runner = plan.runner
+    fixed_batch = None if runner is None else runner.fixed_batch
+    from_probs = runner is not None and bool(runner.from_probs)
     with replacing(path, force=force) as temporary:
-        temporary.write_bytes(to_bytes(plan.model, _metadata(own, plan)))
+        temporary.write_bytes(to_bytes(plan.model, _metadata(plan)))
         session = session_of(temporary)
         parts = [
             check_parity(
-                run_graph(session, feed, plan.fixed_batch),
+                run_graph(session, feed, fixed_batch),
                 expected,
-                own,
+                plan.detector,
                 tolerance,
-                from_probs=plan.from_probs,
+                from_probs=from_probs,
             )
             for feed, expected in plan.checks
         ]
@@ -151,7 +153,7 @@ def export_onnx(
         plan.model.opset_imports[""],
         sum(len(expected) for _, expected in plan.checks),
         Differences.largest(parts),
-        plan.fixed_batch,
+        fixed_batch,
     )
 
 
@@ -159,22 +161,20 @@ def export_onnx(
 class _Plan:
     """A graph that is not written yet, and what to check it with."""
 
+    detector: Detector
     model: Any  # onnx_ir.Model
     checks: list[tuple[Feed, Outputs]]  # its inputs, and what Python computes from them
     label_names: tuple[str, ...] | None
-    preprocessing: Preprocessing | None = None
-    from_probs: bool = False
-    fixed_batch: int | None = None
-    tokenizer: TextTokenizer | None = None
+    runner: Runner | None = None  # of the classifier
 
 
 # --- only the detector ---
 
 
-def _detector_alone(given: Detector | str | Path | None, samples: Any) -> tuple[Detector, _Plan]:
-    if given is None:
+def _detector_alone(detector: Any, samples: Any) -> _Plan:
+    if detector is None:
         raise ParameterError("there is no detector to export: pass a calibrated detector=...")
-    detector = load(given) if isinstance(given, str | Path) else as_detector(given)
+    detector = load(detector) if isinstance(detector, str | Path) else as_detector(detector)
     outputs = samples if samples is None or isinstance(samples, Outputs) else Outputs(samples)
     last_layer = None if outputs is None else outputs.head
     head = DetectorHead(detector, head=last_layer)
@@ -192,17 +192,14 @@ def _detector_alone(given: Detector | str | Path | None, samples: Any) -> tuple[
             f"{detector.name} was calibrated by label count and does not know how many labels "
             "there are. Pass samples with logits and features (samples=..., --samples)."
         )
-    model = detector_graph(
-        head, {name: torch.zeros(1, widths[name]) for name in head.needs}, alone=True
-    )
-    feed = probes_of(detector, {name: (widths[name], np.float32) for name in head.needs})
+    examples = {name: torch.zeros(1, widths[name]) for name in head.needs}
+    feeds = [probes_of(detector, {name: (widths[name], np.float32) for name in head.needs})]
     if outputs is not None:
-        feed = {
-            name: np.concatenate([probes, np.asarray(outputs.get(name), np.float32)])
-            for name, probes in feed.items()
-        }
-    expected = _expected(feed, head, last_layer)
-    return detector, _Plan(model, [(feed, expected)], detector.label_names_)
+        feeds.append({name: np.asarray(outputs.get(name), np.float32) for name in head.needs})
+    checks = [(feed, _expected(feed, head, last_layer)) for feed in feeds]
+    return _Plan(
+        detector, detector_graph(head, examples, alone=True), checks, detector.label_names_
+    )
 
 
 def _expected(
@@ -224,11 +221,8 @@ def _expected(
 
 
 def _fused(
-    wrapped: Wrapped,
-    samples: Any,
-    input_shape: Sequence[int] | None,
-    tolerance: float,
-) -> tuple[Detector, _Plan]:
+    wrapped: Wrapped, samples: Any, input_shape: Sequence[int] | None, tolerance: float
+) -> _Plan:
     runner, detector = wrapped.runner, wrapped.detector
     check_kind(runner)
     if detector is None:
@@ -238,13 +232,12 @@ def _fused(
     expected = run_samples(wrapped, inputs, input_shape if samples is None else None)
     head = DetectorHead(detector, from_probs=bool(runner.from_probs), head=expected.head)
     _check_columns(head, expected)
-    takes = ("logits", *head.layers)
-    classifier = classifier_graph(runner, inputs, takes)
+    classifier = classifier_graph(runner, inputs, ("logits", *head.layers))
     opset = max(classifier.model.opset_imports.get("", OPSET), OPSET)
     at_opset(classifier.model, opset, what="the model")
     tail = detector_graph(head, classifier.examples)
     at_opset(tail, opset, what="the detector")
-    _check_detector(tail, detector, classifier, tolerance, (head, expected.head))
+    _check_tail(tail, head, detector, classifier.examples, expected.head, tolerance)
     names = [value.name for value in classifier.model.graph.inputs]
     join(classifier.model, tail, classifier.sources)
     # An input that had the name of one of our outputs has been renamed.
@@ -258,40 +251,33 @@ def _fused(
         ({renamed[name].name: array for name, array in part.feed.items()}, outputs)
         for part, outputs in checked
     ]
-    return detector, _Plan(
-        classifier.model,
-        checks,
-        wrapped.label_names,
-        runner.preprocessing,
-        bool(runner.from_probs),
-        runner.fixed_batch,
-        runner.tokenizer,
-    )
+    return _Plan(detector, classifier.model, checks, wrapped.label_names, runner)
 
 
-def _check_detector(
+def _check_tail(
     model: Any,
+    head: DetectorHead,
     detector: Detector,
-    classifier: Classifier,
+    examples: Mapping[str, Tensor],
+    last_layer: Head | None,
     tolerance: float,
-    heads: tuple[DetectorHead, Head | None],
 ) -> None:
     """Check the detector's graph on values that the samples may not reach."""
-    head, last_layer = heads
     shapes = {
-        name: (example.shape[1], example.numpy(force=True).dtype)
-        for name, example in classifier.examples.items()
+        name: (rows.shape[1], rows.numpy(force=True).dtype) for name, rows in examples.items()
     }
     read = probes_of(detector, shapes)
-    fed = dict(read)
+    feed = dict(read)
     if head.from_probs:
-        fed["logits"] = label_prob(read["logits"])
-        read["logits"] = logits_from_probs(fed["logits"])
-    for name, example in classifier.examples.items():
-        if example.ndim == 4:  # features that the graph averages over height and width
-            fed[name] = fed[name][:, :, None, None] * np.ones(example.shape[2:], fed[name].dtype)
-    feed = {value.name: fed[name] for name, value in zip(fed, model.graph.inputs, strict=True)}
-    found = run_graph(session_of(to_bytes(model, {})), feed, None)
+        feed["logits"] = label_prob(read["logits"])
+        read["logits"] = logits_from_probs(feed["logits"])
+    for name, rows in examples.items():
+        if rows.ndim == 4:  # features that the graph averages over height and width
+            maps = np.ones(rows.shape[2:], feed[name].dtype)
+            feed[name] = feed[name][:, :, None, None] * maps
+    by_input = zip(model.graph.inputs, feed.values(), strict=True)
+    session = session_of(to_bytes(model, {}))
+    found = run_graph(session, {value.name: rows for value, rows in by_input}, None)
     check_parity(found, _expected(read, head, last_layer), detector, tolerance)
 
 
@@ -307,11 +293,12 @@ def _check_columns(head: DetectorHead, outputs: Outputs) -> None:
             )
 
 
-def _metadata(detector: Detector, plan: _Plan) -> dict[str, str]:
+def _metadata(plan: _Plan) -> dict[str, str]:
     """Return what the file says about itself."""
-    calibration = detector.calibration_
+    detector, calibration = plan.detector, plan.detector.calibration_
     first = next(iter(calibration.thresholds.values()))
-    preprocessing = plan.preprocessing
+    preprocessing = None if plan.runner is None else plan.runner.preprocessing
+    tokenizer = None if plan.runner is None else plan.runner.tokenizer
     facts: dict[str, Any] = {
         "nescio.version": __version__,
         "nescio.detector": detector.name or type(detector).__name__,
@@ -325,7 +312,7 @@ def _metadata(detector: Detector, plan: _Plan) -> dict[str, str]:
         "nescio.inputs": [value.name for value in plan.model.graph.inputs],
         LABEL_NAMES_KEY: plan.label_names,
         PREPROCESSING_KEY: None if preprocessing is None else preprocessing.as_dict(),
-        TOKENIZER_KEY: None if plan.tokenizer is None else plan.tokenizer.json(),
+        TOKENIZER_KEY: None if tokenizer is None else tokenizer.json(),
     }
     return {
         key: value if isinstance(value, str) else json.dumps(value, default=_plain)

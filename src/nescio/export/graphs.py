@@ -20,10 +20,10 @@ from torch.overrides import TorchFunctionMode
 
 from nescio._version import __version__
 from nescio.errors import ExportError, FileFormatError, NescioError, require
-from nescio.export.fused import DetectorHead, places_of
+from nescio.export.detector_head import DetectorHead
 from nescio.export.parity import Samples
 from nescio.models import Runner
-from nescio.models.base import pooled
+from nescio.models.base import FEATURES, pooled
 
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 """The outputs of a fused graph, followed by the layers that the detector reads."""
@@ -71,8 +71,6 @@ def check_kind(runner: Runner) -> None:
             "of probabilities: run these in Python, wrapped, and export only the detector "
             "(model=None)."
         )
-    if runner.kind == "onnx" and runner.path is None:  # type: ignore[attr-defined]
-        raise ExportError("a session does not give access to its graph: wrap the path of the file.")
 
 
 def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
@@ -101,13 +99,20 @@ def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifi
         exact=runner.from_probs,  # logits are computed from these probabilities
     )
     name_sizes(model.graph.inputs, other="length")
-    places = dict(zip(takes, places_of(takes, runner), strict=True))
+    places = _places(takes, runner)
     return Classifier(
         model,
-        {name: names[at] for name, at in places.items()},
-        {name: given[at] for name, at in places.items()},
+        {name: names[place] for name, place in places.items()},
+        {name: given[place] for name, place in places.items()},
         open_length=text and all("length" in map(str, value.shape) for value in model.graph.inputs),
     )
+
+
+def _places(takes: tuple[str, ...], runner: Runner) -> dict[str, int]:
+    """Return where the logits and layers that are taken are among the outputs of a model."""
+    names = ("logits", *runner.array_names)
+    # The features may be the input of the head under another name.
+    return {name: names.index(name if name in names else FEATURES) for name in takes}
 
 
 def _dynamic(tensor: Tensor, *, text: bool) -> dict[int, Any]:
@@ -120,7 +125,7 @@ def _dynamic(tensor: Tensor, *, text: bool) -> dict[int, Any]:
 
 def _of_file(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     tensors = (runner.output, *runner.tensors)
-    taken = {name: tensors[at] for name, at in zip(takes, places_of(takes, runner), strict=True)}
+    taken = {name: tensors[place] for name, place in _places(takes, runner).items()}
     feed = samples.resized(runner.fixed_batch or _TRACED_ROWS).feed
     wanted = [tensor for tensor in dict.fromkeys(taken.values()) if tensor not in feed]
     given = dict(zip(wanted, runner.session.run(wanted, feed), strict=True)) | feed
@@ -221,43 +226,49 @@ def join(classifier: Any, head: Any, sources: Mapping[str, str]) -> None:
     Both have the same opset. The classifier's graph is changed in place, the head's is consumed.
     `sources` names, for the logits and each layer, the output that the head takes.
     """
-    ir = require("onnx_ir", "onnx")
     graph = classifier.graph
     by_name = {value.name: value for value in graph.outputs}
     feeds = dict(zip(head.graph.inputs, (by_name[name] for name in sources.values()), strict=True))
     batch = _batch_of(graph.inputs)
     outputs = list(head.graph.outputs)
-    names = [value.name for value in outputs]
     for node in head.graph:
         for position, value in enumerate(node.inputs):
             if value in feeds:
                 node.replace_input_with(position, feeds[value])
-    _free_names(classifier, set(names))
-    prefix = _unused_prefix(classifier)
+    taken = {value.name for value in outputs}
+    _add_prefix(graph, "classifier/", except_for=graph.inputs)
+    _add_prefix(head.graph, "nescio/", except_for=outputs)
+    for value in graph.inputs:
+        if value.name in taken:
+            value.name = f"input_{value.name}"
     nodes = list(head.graph)
     head.graph.outputs.clear()
     head.graph.remove(nodes)
     for value in list(head.graph.initializers.values()):
         del head.graph.initializers[value.name]
-        value.name = prefix + value.name
         graph.register_initializer(value)
-    for node in nodes:
-        node.name = prefix + (node.name or node.op_type)
-        for value in node.outputs:
-            value.name = prefix + value.name
-            value.shape = value.shape if value in outputs else None
+    for value in itertools.chain.from_iterable(node.outputs for node in nodes):
+        value.shape = value.shape if value in outputs else None
     graph.extend(nodes)
     graph.outputs.clear()
-    for value, name in zip(outputs, names, strict=True):
-        value.name = name
-        graph.outputs.append(value)
+    graph.outputs.extend(outputs)
     name_sizes(outputs, batch)
     classifier.ir_version = max(classifier.ir_version, head.ir_version)
     for domain, version in head.opset_imports.items():
         classifier.opset_imports.setdefault(domain, version)
-    common = ir.passes.common
+    common = require("onnx_ir", "onnx").passes.common
     common.RemoveUnusedNodesPass()(classifier)
     common.RemoveUnusedFunctionsPass()(classifier)
+
+
+def _add_prefix(graph: Any, prefix: str, except_for: Sequence[Any]) -> None:
+    """Rename the nodes and values of a graph, so that none has the name of one in another graph."""
+    kept = {id(value) for value in except_for}
+    for value in list(_values(graph)):
+        if value.name and id(value) not in kept:
+            value.name = prefix + value.name
+    for node in require("onnx_ir", "onnx").traversal.RecursiveGraphIterator(graph):
+        node.name = prefix + (node.name or node.op_type)
 
 
 def at_opset(model: Any, target: int, *, what: str) -> None:
@@ -319,31 +330,6 @@ def _values(graph: Any) -> Iterator[Any]:
             yield from node.graph.inputs
             yield from node.graph.initializers.values()
         yield from node.outputs
-
-
-def _free_names(model: Any, wanted: set[str]) -> None:
-    """Rename the classifier's values that have the names of our outputs."""
-    values = [value for value in _values(model.graph) if value.name]
-    taken = {value.name for value in values}
-    for value in values:
-        if value.name not in wanted:
-            continue
-        name = value.name
-        while name in taken or name in wanted:
-            name = f"classifier_{name}"
-        taken.add(name)
-        value.name = name
-
-
-def _unused_prefix(model: Any) -> str:
-    """Return a prefix that no name in the classifier has."""
-    names = [value.name for value in _values(model.graph) if value.name]
-    names += [node.name for node in model.graph if node.name]
-    prefix, number = "nescio/", 1
-    while any(name.startswith(prefix) for name in names):
-        number += 1
-        prefix = f"nescio{number}/"
-    return prefix
 
 
 def _batch_of(inputs: Sequence[Any]) -> Any:

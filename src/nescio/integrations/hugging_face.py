@@ -19,7 +19,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ from nescio.detectors import Detector, load
 from nescio.detectors.saving import plain_params
 from nescio.errors import FileError, FileFormatError, NescioError, ParameterError, require
 from nescio.metrics import Comparison, Evaluation
-from nescio.models import Runner, Wrapped, make_runner, wrap
-from nescio.models.base import PREPARED
+from nescio.models import Runner, Wrapped, wrap
+from nescio.models.base import PREPARED, make_runner
 from nescio.models.images import content_hash
 
 __all__ = ["from_pretrained", "push_to_hub", "save_pretrained"]
@@ -199,17 +199,24 @@ def push_to_hub(
     return str(commit.commit_url)
 
 
+def _hub_errors(what: str) -> AbstractContextManager[None]:
+    return foreign_errors(
+        f"{what} at the Hugging Face hub",
+        "Check the name, your connection (HF_ENDPOINT, HF_HUB_OFFLINE) and your token (hf auth "
+        "login).",
+    )
+
+
 @contextmanager
-def _hub_errors(what: str) -> Iterator[None]:
-    """Say what failed: the hub's errors and those of its connections have no common class."""
+def foreign_errors(what: str, advice: str) -> Iterator[None]:
+    """Turn the errors of a registry, which have no common class, into a `FileError`."""
     try:
         yield
+    except NescioError:
+        raise
     except Exception as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
-        raise FileError(
-            f"{what} at the Hugging Face hub: {reason or type(error).__name__}. Check the name, "
-            "your connection (HF_ENDPOINT, HF_HUB_OFFLINE) and your token (hf auth login)."
-        ) from error
+        raise FileError(f"{what}: {reason or type(error).__name__}. {advice}") from error
 
 
 # --- the model in a folder ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Models and metrics in MLflow: a pyfunc that gives labels, probabilities and verdicts.
+"""Models in MLflow: a pyfunc that gives labels, probabilities and verdicts.
 
 This module needs mlflow or mlflow-skinny: pip install '.[registries]'. Models of torch and
 transformers need '.[torch,onnx]' to be logged and '.[onnx]' to be loaded.
@@ -6,10 +6,9 @@ transformers need '.[torch,onnx]' to be logged and '.[onnx]' to be loaded.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,15 @@ import numpy as np
 from nescio._validation import is_torch, to_numpy
 from nescio._version import __version__
 from nescio.errors import FileError, ParameterError, require
-from nescio.integrations.hugging_face import as_wrapped, chosen_params, read_model, write_model
-from nescio.metrics import Comparison, Evaluation
+from nescio.integrations.hugging_face import (
+    as_wrapped,
+    chosen_params,
+    foreign_errors,
+    read_model,
+    write_model,
+)
 from nescio.models import Wrapped
-from nescio.models.inputs import n_rows, texts_of
+from nescio.models.inputs import as_texts, n_rows
 
 mlflow = require("mlflow", "registries")
 pandas = require("pandas", "registries")
@@ -30,13 +34,9 @@ models, pyfunc, types = (
     require(f"mlflow.{part}", "registries") for part in ("models", "pyfunc", "types")
 )
 
-__all__ = ["load_model", "log_evaluation", "log_model", "save_model"]
+__all__ = ["load_model", "log_model", "save_model"]
 
-_FOLDER = "nescio"  # of artifacts, and within a model
-_NOT_ALLOWED = re.compile(r"[^\w.\- /]")  # in the name of a metric
-
-
-# --- models ---------------------------------------------------------------------------------------
+_FOLDER = "nescio"  # within a model
 
 
 def log_model(
@@ -74,7 +74,7 @@ def log_model(
         pip_requirements is what MLflow installs to serve the model: by default nescio,
         mlflow-skinny, pandas and onnxruntime or skops, in the versions that are installed here.
     """
-    with _prepared(wrapped, input_example, trusted, options) as prepared:
+    with _prepared(wrapped, input_example, trusted, options) as prepared, _errors("cannot log it"):
         return pyfunc.log_model(name=name, **prepared)
 
 
@@ -96,7 +96,7 @@ def save_model(
     """
     if Path(path).exists():
         raise FileError(f"{path} exists already. Name a folder that does not exist.")
-    with _prepared(wrapped, input_example, trusted, options) as prepared:
+    with _prepared(wrapped, input_example, trusted, options) as prepared, _errors("cannot save it"):
         pyfunc.save_model(path=str(path), **prepared)
 
 
@@ -112,14 +112,19 @@ def load_model(uri: str, *, trusted: Sequence[str] = ()) -> Wrapped:
     trusted : sequence of str
         Types of a scikit-learn estimator that skops does not trust, but that you do.
     """
-    folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=str(uri)))
-    flavor = models.Model.load(str(folder)).flavors.get("python_function", {})
-    data = Path(str(flavor.get("data", "")))
+    with _errors(f"cannot load {uri}"):
+        folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=str(uri)))
+        flavor = models.Model.load(str(folder)).flavors.get("python_function", {})
+        data = Path(str(flavor.get("data", "")))
     if flavor.get("loader_module") != __name__ or data.is_absolute() or ".." in data.parts:
         raise FileError(
             f"{uri} is not a model that {__name__} has logged. Load it with MLflow, and wrap it."
         )
     return read_model(folder / data, trusted=trusted)
+
+
+def _errors(what: str) -> AbstractContextManager[None]:
+    return foreign_errors(f"MLflow: {what}", "Check the name and MLFLOW_TRACKING_URI.")
 
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> _Verdicts:
@@ -146,7 +151,7 @@ class _Verdicts:
             for name, column in prediction.assessment.columns().items()
             if name not in left_out
         }
-        labels = [[names[at] for at in row.nonzero()[0]] for row in prediction.predicted]
+        labels = [[names[label] for label in row.nonzero()[0]] for row in prediction.predicted]
         by_label = [dict(zip(names, map(float, row), strict=True)) for row in probs]
         return pandas.DataFrame({"predicted": labels, "probs": by_label, **columns}, index=index)
 
@@ -203,13 +208,13 @@ def _column_of_texts(inputs: Any, wrapped: Wrapped) -> Any:
     is_column = isinstance(inputs, pandas.DataFrame) and inputs.shape[1] == 1
     if not is_column or hasattr(wrapped.runner.model, "feature_names_in_"):
         return inputs
-    return inputs if texts_of(inputs.iloc[:, 0]) is None else inputs.iloc[:, 0]
+    return inputs if as_texts(inputs.iloc[:, 0]) is None else inputs.iloc[:, 0]
 
 
 def _as_example(inputs: Any, wrapped: Wrapped) -> Any:
     """Return inputs as MLflow keeps them: tensors as arrays, texts as a list."""
     inputs = _column_of_texts(inputs, wrapped)
-    if (texts := texts_of(inputs)) is not None:
+    if (texts := as_texts(inputs)) is not None:
         inputs = texts
     elif isinstance(inputs, Mapping):
         inputs = {str(name): to_numpy(part) for name, part in inputs.items() if name != "labels"}
@@ -255,58 +260,3 @@ def _signature(wrapped: Wrapped, example: Any) -> Any:
     columns = _Verdicts(wrapped).predict(example).columns
     outputs = [types.ColSpec(of_name.get(name, kinds.double), name) for name in columns]
     return models.ModelSignature(inputs, types.Schema(outputs))
-
-
-# --- evaluations ----------------------------------------------------------------------------------
-
-
-def log_evaluation(result: Evaluation | Comparison, *, prefix: str = "") -> dict[str, float]:
-    """Log FPR, AUROC and AUPR with their intervals to MLflow's active run; return the metrics.
-
-    The names are fpr95, auroc and aupr, with _low and _high for the ends of the interval. Those of
-    a comparison begin with the OOD set and the detector: textures/joint_energy/auroc. Values are
-    shares from 0 to 1. Everything else goes into the artifact nescio/evaluation.json, also which
-    detectors were skipped.
-
-    Parameters
-    ----------
-    result : Evaluation or Comparison
-        From `nescio.evaluate` or `nescio.compare`.
-    prefix : str
-        Put before the name of each metric and of the artifact, such as "test/". Two models in one
-        run need two prefixes.
-    """
-    metrics = _metrics(result, prefix)
-    mlflow.log_metrics(metrics)
-    mlflow.log_dict(result.as_dict(), f"{_FOLDER}/{prefix}evaluation.json")
-    return metrics
-
-
-def _metrics(result: Evaluation | Comparison, prefix: str) -> dict[str, float]:
-    """Return the metrics by the names that MLflow accepts."""
-    if isinstance(result, Evaluation):
-        evaluations = {"": result}
-    elif isinstance(result, Comparison):
-        evaluations = {
-            f"{ood}/{name}/": results[name]
-            for ood, results in result.results.items()
-            for name in result.ranked(ood)
-        }
-    else:
-        raise ParameterError(
-            f"an Evaluation or a Comparison is needed, got {type(result).__name__}. "
-            "nescio.evaluate returns the one, nescio.compare the other."
-        )
-    metrics: dict[str, float] = {}
-    for start, evaluation in evaluations.items():
-        measures = {
-            evaluation.fpr_name.lower(): evaluation.fpr,
-            "auroc": evaluation.auroc,
-            "aupr": evaluation.aupr,
-        }
-        for name, measure in measures.items():
-            values = {"": measure.value, "_low": measure.low, "_high": measure.high}
-            for end, value in values.items():
-                if value is not None:
-                    metrics[_NOT_ALLOWED.sub("_", f"{prefix}{start}{name}{end}")] = value
-    return metrics

@@ -1,8 +1,7 @@
 """Verdicts on clusters: batches of Ray Data and Spark, and large files on Ray.
 
 `Verdicts` adds verdicts to batches of a table, for Ray Data, Spark or a plain loop; it does not
-need Ray. `ray_scoring` scores large files on a Ray cluster. The rest connects to a cluster and runs
-work in its processes, also for `nescio.lab.extraction.on_ray`.
+need Ray. `ray_scoring` scores large files on a Ray cluster.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -140,14 +139,6 @@ class Verdicts:
 # --- a connection to a cluster, and work in its processes -----------------------------------------
 
 
-class Resources(NamedTuple):
-    """What the processes of a cluster take."""
-
-    n_processes: int
-    num_cpus: int  # per process
-    num_gpus: int  # per process
-
-
 @contextmanager
 def connected() -> Iterator[Any]:
     """Give Ray, connected to the cluster at RAY_ADDRESS, or to a new one on this machine.
@@ -179,19 +170,12 @@ def connected() -> Iterator[Any]:
             ray.shutdown()
 
 
-def resources(ray: Any, *, gpus: bool) -> Resources:
-    """Return one process per GPU if they are wanted and there are any, else one per processor."""
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    with_gpus = [node for node in alive if node.get("GPU", 0) >= 1] if gpus else []
-    if with_gpus:
-        n_gpus = sum(int(node["GPU"]) for node in with_gpus)
-        # The processors of each node are divided among its GPUs: they read the images.
-        num_cpus = min(int(node.get("CPU", 0) // node["GPU"]) for node in with_gpus)
-        return Resources(n_gpus, num_cpus, 1)
-    n_cpus = sum(int(node.get("CPU", 0)) for node in alive)
+def count_processors(ray: Any) -> int:
+    """Return the number of processors of a cluster."""
+    n_cpus = sum(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
     if not n_cpus:
         raise ParameterError("the Ray cluster has no processors to work with (CPU).")
-    return Resources(n_cpus, 1, 0)
+    return n_cpus
 
 
 Work = Callable[[Any], Any]
@@ -199,41 +183,39 @@ Work = Callable[[Any], Any]
 
 
 def map_on_cluster(
-    ray: Any, open_job: Callable[[Any], Work], job: Any, items: Sequence[Any], size: Resources
+    ray: Any, open_job: Callable[[Any], Work], job: Any, items: Sequence[Any], n_processes: int
 ) -> Iterator[Any]:
     """Give what the processes of a cluster make of each item, in order.
 
-    Each process calls `open_job(job)` once, and what that returns with each of its items. The job
-    travels through Ray's object store, once to each node. Ray repeats what a lost node has not done
-    on another one.
+    Each process has one processor. It calls `open_job(job)` once, and what that returns with each
+    of its items. The job travels through Ray's object store, once to each node. Ray repeats what a
+    lost node has not done on another one.
     """
-    # Without max_calls, Ray would end a process that has a GPU after each item.
-    options = {"num_cpus": size.num_cpus, "num_gpus": size.num_gpus, "max_calls": 0}
-    task = ray.remote(**options)(_work)
+    task = ray.remote(num_cpus=1)(_work)
     # In a list, so that Ray does not send the job with each item.
-    told = (open_job, [ray.put(job)], __version__, max(1, size.num_cpus))
+    told = (open_job, [ray.put(job)], __version__)
     waiting: deque[Any] = deque()
     for item in items:
-        if len(waiting) >= 2 * size.n_processes:
+        if len(waiting) >= 2 * n_processes:
             yield _result(ray, waiting.popleft())
         waiting.append(task.remote(*told, item))
     while waiting:
         yield _result(ray, waiting.popleft())
 
 
-def _work(open_job: Any, job: list[Any], version: str, n_cpus: int, item: Any) -> Any:
+def _work(open_job: Any, job: list[Any], version: str, item: Any) -> Any:
     """Do the work of one item, in a process of the cluster."""
-    return _opened(open_job, job[0], version, n_cpus)(item)
+    return _opened(open_job, job[0], version)(item)
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(open_job: Callable[[Any], Work], job: Any, version: str, n_cpus: int) -> Work:
+def _opened(open_job: Callable[[Any], Work], job: Any, version: str) -> Work:
     if version != __version__:
         raise ParameterError(
             f"a node of the cluster has nescio {__version__}, but this command is of nescio "
             f"{version}. Install the same version on all nodes."
         )
-    limit_cpus(n_cpus)
+    limit_cpus(1)
     return open_job(require("ray", "ray").get(job))
 
 
@@ -266,12 +248,12 @@ def ray_scoring() -> Iterator[ScoreEngine]:
 def _scored(ray: Any, score: ScoreBlock, stream: OutputsStream) -> Iterator[Columns]:
     for block in stream.blocks(0, 1):  # here, so that the warnings about the first block are seen
         yield score(block)
-    size = resources(ray, gpus=False)
-    step = max(1, min(_MOST_BLOCKS, stream.n_blocks // (_RUNS_PER_PROCESS * size.n_processes)))
+    n_processes = count_processors(ray)
+    step = max(1, min(_MOST_BLOCKS, stream.n_blocks // (_RUNS_PER_PROCESS * n_processes)))
     runs = [
         (first, min(first + step, stream.n_blocks)) for first in range(1, stream.n_blocks, step)
     ]
-    for blocks in map_on_cluster(ray, _open_stream, (score, stream), runs, size):
+    for blocks in map_on_cluster(ray, _open_stream, (score, stream), runs, n_processes):
         yield from blocks
 
 

@@ -43,7 +43,7 @@ from nescio.errors import (
 )
 from nescio.models import Wrapped, wrap
 from nescio.models.inputs import length_of
-from nescio.models.sklearn_models import steps_before_classifier
+from nescio.models.sklearn_models import split_steps
 
 __all__ = ["TableFeatures", "WithVerdict"]
 
@@ -191,7 +191,7 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         if hasattr(features, "fit"):
             features = clone(features).fit(train, labels)
         elif features is None and (detector is None or _reads_features(detector)):
-            steps = steps_before_classifier(estimator)
+            steps, _ = split_steps(estimator)
             reached = make_pipeline(*steps).transform(train) if steps else train
             features = _table_features(reached)
             if features is not None and steps:

@@ -33,10 +33,6 @@ WORSE = (
     f"ID and the OOD data are swapped, the logits or the scores have the wrong sign {_SIGN}, or "
     "the detector fails on this data."
 )
-UNSURE = (
-    "No better than chance: the AUROC is below 50, but by no more than chance explains in a "
-    "sample of this size."
-)
 
 
 @dataclass(frozen=True)
@@ -260,35 +256,23 @@ def chance_note(evaluations: Mapping[str, Sequence[Evaluation]]) -> tuple[str, b
     are.
     """
     n = len(evaluations)
-    worse: list[str] = []
-    unsure: list[str] = []
-    for name, own in evaluations.items():
-        if np.mean([evaluation.auroc.value for evaluation in own]) < 0.5:
-            certain = all(evaluation.worse_than_chance for evaluation in own)
-            (worse if certain else unsure).append(name)
-    alarming = 0 < len(worse) >= _NEARLY_ALL * n
+    worse = [name for name, own in evaluations.items() if all(e.worse_than_chance for e in own)]
+    if not worse:
+        return "", False
     if n == 1:
-        return WORSE if worse else UNSURE if unsure else "", alarming
-    if alarming:
-        who = "all" if len(worse) == n else f"{len(worse)} of"
+        return WORSE, True
+    if len(worse) < _NEARLY_ALL * n:
         return (
-            f"Worse than chance (AUROC below 50): {who} {n} detectors. The likely cause: "
-            f"the ID and the OOD data are swapped, or the logits have the wrong sign {_SIGN}.",
-            True,
+            f"Worse than chance (AUROC below 50): {', '.join(worse)}. These fail on this data, or "
+            f"their scores have the wrong sign {_SIGN}.",
+            False,
         )
-    notes = []
-    if worse:
-        fail, their = ("It fails", "its") if len(worse) == 1 else ("They fail", "their")
-        notes.append(
-            f"Worse than chance (AUROC below 50): {', '.join(worse)}. {fail} on this data, or "
-            f"{their} scores have the wrong sign {_SIGN}."
-        )
-    if unsure:
-        notes.append(
-            f"No better than chance: {', '.join(unsure)} (AUROC below 50, but by no more than "
-            "chance explains in a sample of this size)."
-        )
-    return " ".join(notes), False
+    who = "all" if len(worse) == n else f"{len(worse)} of"
+    return (
+        f"Worse than chance (AUROC below 50): {who} {n} detectors. The likely cause: the ID and "
+        f"the OOD data are swapped, or the logits have the wrong sign {_SIGN}.",
+        True,
+    )
 
 
 # --- intervals ------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ import numpy as np
 
 from nescio._validation import Array, check_matrix, to_numpy
 from nescio._version import __version__
-from nescio.errors import InputError, ParameterError, ShapeError, require
+from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.models.images import Preprocessing
-from nescio.models.inputs import InputBatch, batches_of, is_texts, n_rows, texts_or_batches
+from nescio.models.inputs import InputBatch, as_texts, batches_of, n_rows
 from nescio.models.texts import TextTokenizer, Tokens
 from nescio.outputs import Head, check_label_names
 from nescio.scores import logits_from_probs
@@ -108,30 +108,8 @@ def is_head(weight: Array, bias: Array, features: Array, logits: Array) -> bool:
 class Runner(ABC):
     """A trained multi-label model that turns a batch of inputs into named arrays.
 
-    `make_runner` makes one from any model. The model itself stays unchanged.
-
-    Parameters
-    ----------
-    model
-        The model: a module, an estimator, a session or a path.
-    features : str or sequence of str, optional
-        Which activations are the features: the name of a layer or an output, "pooled",
-        "penultimate" or "input", as far as the model has them; "auto" for the first of these that
-        it has. Of several layers, the first are the features, and the others are arrays under
-        their own names.
-    output : str or int, optional
-        Which of the model's outputs holds the logits.
-    from_probs : bool
-        Whether the model returns probabilities, which are then converted to logits.
-    label_names : sequence of str, optional
-        One name per label, in the model's order.
-    device : optional
-        Where the model runs.
-    preprocessing : Preprocessing, optional
-        How an image becomes the model's input. With it, a batch of uint8 images is preprocessed;
-        images of floating point are taken as already preprocessed.
-    tokenizer : optional
-        How a text becomes the model's input; see `make_runner`. With it, texts are inputs.
+    `wrap` makes one from any model, as `wrapped.runner`, and documents the parameters. The model
+    itself stays unchanged.
     """
 
     kind: ClassVar[str] = ""
@@ -204,9 +182,9 @@ class Runner(ABC):
         """Return a tokenizer for the inputs of the model; raise if it takes no tokens."""
         raise ParameterError(f"a {self.kind} model takes no tokenizer.")
 
-    def content_hash(self) -> str | None:
-        """Return a hash of what decides the outputs; None if it cannot be known."""
-        return None
+    def content_hash(self) -> str:
+        """Return a hash of what decides the outputs; raise if it cannot be known."""
+        raise ParameterError(f"a {self.kind} model has no hash to tell its outputs from others'.")
 
     def describe(self) -> dict[str, Any]:
         """Return what a manifest says about the model."""
@@ -247,24 +225,21 @@ class Runner(ABC):
 
         With a tokenizer, texts become what the model takes.
         """
-        rows = self.fixed_batch or batch_size
-        if self.tokenizer is None:
-            return batches_of(inputs, rows, self.takes)
-        texts, inputs = texts_or_batches(inputs)
-        if texts is not None:
-            inputs = texts
-        return self._tokenized(batches_of(inputs, rows, lambda x: is_texts(x) or self.takes(x)))
-
-    def _tokenized(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
-        assert self.tokenizer is not None
         first_row = 0
-        for batch in batches:
-            if is_texts(texts := batch.inputs):
+        for batch in batches_of(inputs, self.fixed_batch or batch_size, self._takes_rows):
+            texts = as_texts(batch.inputs)
+            if texts is not None:
+                batch = batch._replace(texts=texts)
+            if texts is not None and self.tokenizer is not None:
                 tokens = self.tokenizer(texts, first_row)
                 self.check_padding(texts, tokens)
                 batch = InputBatch(tokens.arrays, batch.labels, texts, len(tokens.truncated))
             first_row += n_rows(batch.inputs)
             yield batch
+
+    def _takes_rows(self, inputs: Any) -> bool:
+        is_text = self.tokenizer is not None and as_texts(inputs) is not None
+        return is_text or self.takes(inputs)
 
     def check_padding(self, texts: Sequence[str], tokens: Tokens) -> None:
         """Raise if padding changes the logits: a text would be scored by the others in its batch.
@@ -318,79 +293,14 @@ class Runner(ABC):
 # --- which runner a model takes ------------------------------------------------------------------
 
 
-def make_runner(
-    model: Any,
-    *,
-    features: Layers | Any = None,
-    label_names: Sequence[str] | None = None,
-    from_probs: bool | None = None,
-    device: Any = None,
-    output: str | int | None = None,
-    preprocessing: Preprocessing | None = None,
-    tokenizer: Any = None,
-) -> Runner:
-    """Return a runner for any trained multi-label model.
+def make_runner(model: Any, **settings: Any) -> Runner:
+    """Return a runner for any trained model; `wrap` documents the models and the settings.
 
-    Parameters
-    ----------
-    model : torch Module, transformers model, scikit-learn classifier, Checkpoint, path or session
-        A path is that of an .onnx file; a session is one of onnxruntime. Any other model with a
-        method `make_runner(**settings)`, such as a checkpoint, makes its runner itself. A runner is
-        made again with the parameters that are given here.
-    features : str, sequence of str or transformer, optional
-        Which activations are the features. "pooled" is the representation before the task head,
-        "penultimate" the input of the last linear layer, "input" the model's own input, and "auto"
-        the first of these that the model has. torch and transformers: also the dotted name of a
-        layer, as `model.named_modules()` has it, for its output; the same followed by ":input",
-        such as "fc:input", for its input. ONNX: also the name of an output or of another tensor.
-        scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step; or
-        a fitted transformer of the model's input, such as `nescio.TableFeatures`.
-        Features of shape (n_samples, n_features, height, width) are averaged over height and width.
-        Of several layers, "pooled,penultimate" or a list, the first are the features, and the
-        others are arrays under their own names. The default is none; for checkpoints,
-        "pooled,penultimate".
-    label_names : sequence of str, optional
-        One name per label, in the model's order. Checkpoints, transformers models and files of
-        `nescio export` have their own.
-    from_probs : bool
-        The model returns probabilities, not logits.
-    device : optional
-        torch and transformers: where the model is and where inputs go; by default where its
-        parameters are. A checkpoint is moved there. ONNX: "cpu" or "cuda".
-    output : str or int, optional
-        Which output holds the logits, if there are several. torch: a key, an attribute or a
-        position. ONNX: a name. scikit-learn: "decision_function" or "predict_proba".
-    preprocessing : Preprocessing, optional
-        How an image becomes the model's input. With it, uint8 images are preprocessed.
-    tokenizer : transformers tokenizer, tokenizers.Tokenizer or path, optional
-        torch, transformers and ONNX models that take `input_ids`: makes texts their inputs. A path
-        is that of a tokenizer.json, or of a folder with one. Texts are padded to the longest of
-        their batch. A text with more tokens than the tokenizer and the model allow is cut off, and
-        a warning says how many were. Files of `nescio.export_onnx` have their own.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.multioutput import MultiOutputClassifier
-    >>> rng = np.random.default_rng(0)
-    >>> inputs = rng.normal(size=(100, 4))
-    >>> model = MultiOutputClassifier(LogisticRegression()).fit(inputs, inputs[:, :3] > 0)
-    >>> make_runner(model, features="input").run(inputs)["features"].shape
-    (100, 4)
+    A runner is made again with the settings that are given here.
     """
-    settings: dict[str, Any] = {
-        "features": features,
-        "label_names": label_names,
-        "from_probs": from_probs,
-        "device": device,
-        "output": output,
-        "preprocessing": preprocessing,
-        "tokenizer": tokenizer,
-    }
     if isinstance(model, Runner):
-        given = {name: value for name, value in settings.items() if value is not None}
-        return model.changed(**given) if given else model
+        changes = {name: value for name, value in settings.items() if value is not None}
+        return model.changed(**changes) if changes else model
     if isinstance(model, type):
         raise ParameterError(f"{model.__name__} is a class. Pass a trained instance of it.")
     if hasattr(model, "make_runner"):
@@ -404,13 +314,12 @@ def make_runner(
                 "nescio.lab.networks.checkpoint.load_checkpoint), and a detector as wrap(model, "
                 "detector=path)."
             )
-        require("onnxruntime", "onnx")
         model = Path(model)
     return _runner_class(model)(model, **settings)
 
 
 def _runner_class(model: Any) -> type[Runner]:
-    if isinstance(model, Path) or _is_a(model, "onnxruntime", "InferenceSession"):
+    if isinstance(model, Path):
         from nescio.models.onnx_models import OnnxRunner
 
         return OnnxRunner
@@ -428,8 +337,8 @@ def _runner_class(model: Any) -> type[Runner]:
         return SklearnRunner
     raise ParameterError(
         f"cannot run a model of type {type(model).__name__}. Pass a torch Module, a transformers "
-        "model, a scikit-learn classifier, the path of an .onnx file or an onnxruntime "
-        "InferenceSession. For any other model, pass its logits to Outputs(logits)."
+        "model, a scikit-learn classifier or the path of an .onnx file. For any other model, pass "
+        "its logits to Outputs(logits)."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,8 +23,8 @@ class InputBatch(NamedTuple):
 
 def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterator[InputBatch]:
     """Give slices of `rows` rows if `inputs` are data, or else the batches they iterate over."""
-    if isinstance(inputs, tuple) and is_text_like(inputs):  # not inputs by position
-        inputs = list(inputs)
+    texts = as_texts(inputs)
+    inputs = inputs if texts is None else texts
     if is_data(inputs):
         whole = _split(inputs, None)
         n_samples = n_rows(whole.inputs)
@@ -48,14 +47,15 @@ def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterat
 def _batch(item: Any, is_data: Callable[[Any], bool]) -> InputBatch:
     """Return one item of an iterable: inputs, or inputs with their labels."""
     labels = None
-    if isinstance(item, tuple | list) and not is_text_like(item):
+    if isinstance(item, tuple | list) and as_texts(item) is None:
         if not 1 <= len(item) <= 2:
             raise InputError(
                 f"a batch must be inputs or a pair (inputs, labels), got {len(item)} parts. Put "
                 "several inputs together: ((first, second), labels), or a mapping by name."
             )
         item, labels = (*item, None)[:2]
-    item = list(item) if isinstance(item, tuple) and is_text_like(item) else item
+    texts = as_texts(item)
+    item = item if texts is None else texts
     if not is_data(item):
         raise InputError(f"a batch is not what the model takes: {_not_data(item)}")
     return _split(item, labels)
@@ -115,7 +115,7 @@ def _rows_of(inputs: Any, rows: slice, n_samples: int) -> Any:
 
 
 def _not_data(inputs: Any) -> str:
-    if isinstance(inputs, str | bytes) or (isinstance(inputs, list) and is_text_like(inputs)):
+    if isinstance(inputs, bytes) or as_texts(inputs) is not None:
         return (
             "got text. Pass the model's tokenizer, wrap(model, tokenizer=...), or what the "
             "tokenizer returns for these texts."
@@ -129,72 +129,38 @@ def _not_data(inputs: Any) -> str:
 # --- texts ----------------------------------------------------------------------------------------
 
 
-def texts_or_batches(inputs: Any) -> tuple[list[str] | None, Any]:
-    """Return the texts that inputs are, or None and the inputs; an iterator stays whole."""
-    if isinstance(inputs, Iterator):
-        first = list(itertools.islice(inputs, 1))
-        inputs = itertools.chain(first, inputs)
-        return (texts_of(list(inputs)), None) if is_text_like(first) else (None, inputs)
-    return texts_of(inputs), inputs
+def as_texts(inputs: Any) -> list[str] | None:
+    """Return the texts that inputs are: one text, a list or a column of a table; None if none are.
 
-
-def texts_of(inputs: Any) -> list[str] | None:
-    """Return the texts that inputs are, or None if they are something else, such as numbers.
-
-    Only some of them may be texts: `is_texts` raises then.
+    Raise an error that names the rows that are not texts, such as None or NaN, if only some are.
     """
     if isinstance(inputs, str):
         return [inputs]
     items = _items(inputs)
-    return items if items is not None and is_text_like(items) else None
-
-
-def _items(inputs: Any) -> list[Any] | None:
-    """Return the items of a list or of a column; None for anything else."""
-    if isinstance(inputs, list | tuple):
-        return list(inputs)
-    if isinstance(inputs, Mapping) or is_frame(inputs):
+    texts = [item for item in items if isinstance(item, str)]
+    if not texts and (not items or any(item is not None for item in items)):
         return None
-    shape = getattr(inputs, "shape", None)
-    if shape is not None and len(shape) != 1:
-        return None
-    if getattr(getattr(inputs, "dtype", None), "kind", "O") not in "OUST":  # numbers
-        return None
-    for name in ("to_pylist", "to_list", "tolist"):  # of pyarrow, of polars, of NumPy and pandas
-        if hasattr(inputs, name):
-            items = getattr(inputs, name)()
-            return items if isinstance(items, list) else None
-    # Such as a column of Hugging Face's datasets.
-    return list(inputs) if isinstance(inputs, Sequence) and is_text_like(inputs[:1]) else None
-
-
-def is_text_like(items: Sequence[Any]) -> bool:
-    """Return whether some of the items are texts, or all are missing."""
-    if any(isinstance(item, str | bytes) for item in items):
-        return True
-    return len(items) > 0 and all(map(is_missing, items))
-
-
-def is_missing(item: Any) -> bool:
-    """Return whether this is None, NaN or pandas' NA."""
-    return item is None or (not hasattr(item, "__len__") and str(item) in ("nan", "<NA>"))
-
-
-def check_texts(items: Sequence[Any], kinds: type | tuple[type, ...] = str) -> None:
-    """Raise an error that names the rows that are not texts, such as None or NaN."""
-    items = list(items)  # the rows of a pandas column have other labels
-    rows = [at for at, item in enumerate(items) if not isinstance(item, kinds)]
+    rows = [row for row, item in enumerate(items) if not isinstance(item, str)]
     if rows:
         raise InputError(
             f"{len(rows):,} of {len(items):,} inputs are not texts: rows {listed(rows)} (row "
             f"{rows[0]} is {str(items[rows[0]])[:40]}). Remove these rows, or replace them by an "
             "empty text."
         )
+    return texts
 
 
-def is_texts(items: Any) -> bool:
-    """Return whether this is a batch of texts; raise if only some of its items are texts."""
-    if not isinstance(items, list) or not is_text_like(items):
-        return False
-    check_texts(items)
-    return True
+def _items(inputs: Any) -> Sequence[Any]:
+    """Return the items of a list or of a column; nothing for anything else."""
+    if isinstance(inputs, list | tuple):
+        return inputs
+    if isinstance(inputs, Mapping) or is_frame(inputs):
+        return ()
+    if hasattr(inputs, "to_pylist"):  # a column of pyarrow
+        return list(inputs.to_pylist())
+    kind = getattr(getattr(inputs, "dtype", None), "kind", "O")  # of NumPy and pandas
+    if len(getattr(inputs, "shape", ())) == 1 and kind in "OUT":
+        return list(inputs)
+    # Such as a column of Hugging Face's datasets.
+    is_column = isinstance(inputs, Sequence) and len(inputs) and isinstance(inputs[0], str)
+    return list(inputs) if is_column else ()

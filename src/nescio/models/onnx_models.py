@@ -57,33 +57,26 @@ class OnnxRunner(Runner):
 
     Parameters
     ----------
-    model : path or InferenceSession
+    model : path
     features : str or sequence of str, optional
         The name of an output or of another tensor of the graph, "pooled" or "penultimate" (what the
         linear layers at the end and the last of them read), or "input". "auto" is the output named
         features, if there is one, else as for other models. Tensors that are not outputs are added
-        to a copy of the graph in memory; for this, the model must be a path.
+        to a copy of the graph in memory.
     device : {"cpu", "cuda"}, optional
 
     Attributes
     ----------
-    path : Path or None
-        The file; None if a session was given.
+    path : Path
     session : InferenceSession
     """
 
     kind = "onnx"
     automatic = (FEATURES, POOLED, PENULTIMATE)
-    _content_hash: str | None = None
 
     def __init__(self, model: Any, **settings: Any) -> None:
-        self.path = existing_file(model) if isinstance(model, str | Path) else None
-        if self.path is not None:
-            self.session = open_session(self.path, settings.get("device"))
-        elif settings.get("device") is not None:
-            raise ParameterError("a session has its own device: leave out device.")
-        else:
-            self.session = model
+        self.path = existing_file(model)
+        self.session = open_session(self.path, settings.get("device"))
         self._inputs = {node.name: node for node in self.session.get_inputs()}
         self._outputs = {node.name: node for node in self.session.get_outputs()}
         sizes = [shape[0] for shape in self.input_shapes.values() if shape]
@@ -167,10 +160,8 @@ class OnnxRunner(Runner):
         return self._read_graph()
 
     def _read_graph(self) -> OnnxGraph | None:
-        """Return the graph; None for a session, or if the package onnx is not installed."""
-        if self.path is None or importlib.util.find_spec("onnx") is None:
-            return None
-        return OnnxGraph(self.path)
+        """Return the graph; None if the package onnx is not installed."""
+        return OnnxGraph(self.path) if importlib.util.find_spec("onnx") else None
 
     def has_layer(self, name: str) -> bool:
         """Return whether the graph has such a layer."""
@@ -189,9 +180,7 @@ class OnnxRunner(Runner):
         if tensor is not None:
             return tensor
         why = ""
-        if self.path is None:
-            why = " A session does not give access to inner tensors: pass the path of the file."
-        elif self._graph is None:
+        if self._graph is None:
             require("onnx", "onnx")  # raises an error that says how to install it
         elif layer in (PENULTIMATE, POOLED):
             why = (
@@ -291,17 +280,19 @@ class OnnxRunner(Runner):
         graph = self._read_graph()
         return None if graph is None else graph.last_linear(str(self.output))
 
-    def content_hash(self) -> str | None:
-        """Return a hash of the file; None for a session."""
-        if self._content_hash is None and self.path is not None:
-            self._content_hash = content_hash(self.path)
+    def content_hash(self) -> str:
+        """Return a hash of the file."""
         return self._content_hash
+
+    @cached_property
+    def _content_hash(self) -> str:
+        return content_hash(self.path)
 
     def describe(self) -> dict[str, Any]:
         """Return what a manifest says about the model."""
         return {
             **super().describe(),
-            "model": "InferenceSession" if self.path is None else self.path.name,
+            "model": self.path.name,
             "model_hash": self.content_hash(),
             "device": "cpu" if self.device is None else str(self.device).partition(":")[0],
             "onnxruntime_version": require("onnxruntime", "onnx").__version__,

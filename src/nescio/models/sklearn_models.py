@@ -11,7 +11,7 @@ import sklearn
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.models.base import INPUT, PENULTIMATE, PREPARED, Runner
-from nescio.models.inputs import InputBatch, check_texts, is_text_like, n_rows, texts_or_batches
+from nescio.models.inputs import as_texts, n_rows
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
 _TEXTS = "pass a pipeline that begins with a vectoriser, such as TfidfVectorizer."
@@ -44,7 +44,7 @@ class SklearnRunner(Runner):
             raise ParameterError(
                 f"scikit-learn runs on the CPU, got device={settings['device']!r}."
             )
-        self._final, _ = _final_step(model)
+        self._steps, self._final = split_steps(model)
         _check_multi_label(self._final, name)
         methods = [_DECISIONS] if self._has_decisions(model) else []
         methods += [_PROBS] if hasattr(model, _PROBS) else []
@@ -78,7 +78,7 @@ class SklearnRunner(Runner):
         """Return whether this is "input", with a transformer "prepared", or "penultimate"."""
         if name == PREPARED:
             return self.prepare is not None
-        return name == INPUT or (name == PENULTIMATE and self._final is not _estimator(self.model))
+        return name == INPUT or (name == PENULTIMATE and bool(self._steps))
 
     def changed(self, **settings: Any) -> Self:
         """Return a runner of the same model and transformer with some parameters changed."""
@@ -98,21 +98,8 @@ class SklearnRunner(Runner):
             return not any(hasattr(row, "shape") and len(row.shape) == 2 for row in inputs[:1])
         return hasattr(inputs, "shape") and not isinstance(inputs, Mapping)
 
-    def batches(self, inputs: Any, batch_size: int) -> Iterator[InputBatch]:
-        """Cut inputs into batches; texts in any form become a list of texts."""
-        texts, inputs = texts_or_batches(inputs)
-        if texts is not None:
-            check_texts(texts, (str, bytes))  # here, where its rows are those that the user knows
-            inputs = texts
-        for batch in super().batches(inputs, batch_size):
-            rows = batch.inputs if _is_column(batch.inputs) else ()
-            texts = [row for row in rows if isinstance(row, str)]
-            yield batch._replace(texts=texts) if texts and len(texts) == len(rows) else batch
-
     def _run(self, inputs: Any) -> dict[str, Any]:
-        is_text = _is_column(inputs) and is_text_like(inputs)
-        if is_text:
-            check_texts(inputs, (str, bytes))
+        is_text = as_texts(inputs) is not None
         if is_torch(inputs):
             inputs = to_numpy(inputs)
         model, layers = self.model, {INPUT: inputs}
@@ -120,8 +107,8 @@ class SklearnRunner(Runner):
             if PREPARED in self.layers:
                 layers[PREPARED] = self.prepare.transform(inputs)
             if PENULTIMATE in self.layers:  # the steps before the last run only once
-                model, layers[PENULTIMATE] = _final_step(self.model, inputs)
-                inputs = layers[PENULTIMATE]
+                model, inputs = self._final, self._transformed(inputs)
+                layers[PENULTIMATE] = inputs
             compute = self._decisions if self.output == _DECISIONS else self._probs
             found = compute(model, inputs)
         except (ValueError, TypeError, AttributeError) as error:
@@ -145,8 +132,14 @@ class SklearnRunner(Runner):
     def _decisions(self, model: Any, inputs: Any) -> Array:
         if hasattr(model, _DECISIONS):
             return _without_constants(np.asarray(model.decision_function(inputs)), self._final)
-        final, reached = _final_step(model, inputs)
-        return np.column_stack([part.decision_function(reached) for part in final.estimators_])
+        reached = inputs if model is self._final else self._transformed(inputs)
+        parts = self._final.estimators_  # of a MultiOutputClassifier
+        return np.column_stack([part.decision_function(reached) for part in parts])
+
+    def _transformed(self, inputs: Any) -> Any:
+        for step in self._steps:
+            inputs = step.transform(inputs)
+        return inputs
 
     def _probs(self, model: Any, inputs: Any) -> Array:
         found = model.predict_proba(inputs)
@@ -169,34 +162,17 @@ class SklearnRunner(Runner):
         return {**super().describe(), "sklearn_version": sklearn.__version__}
 
 
-def _is_column(inputs: Any) -> bool:
-    """Return whether this is a list, or an array of one dimension."""
-    is_array = len(getattr(inputs, "shape", ())) == 1 and not is_torch(inputs)
-    return isinstance(inputs, list) or is_array
+def split_steps(model: Any) -> tuple[list[Any], Any]:
+    """Return the fitted steps of pipelines and searches, and the classifier at their end.
 
-
-def _estimator(model: Any) -> Any:
-    """Return what a search has found, or the model itself."""
-    return getattr(model, "best_estimator_", model)
-
-
-def _final_step(model: Any, inputs: Any = None) -> tuple[Any, Any]:
-    """Return the classifier at the end of pipelines and searches, and its input, if given."""
-    model = _estimator(model)
+    The steps make of the inputs what the classifier reads.
+    """
+    model = getattr(model, "best_estimator_", model)  # what a search has found
     if not hasattr(model, "steps"):
-        return model, inputs
-    if inputs is not None and len(model.steps) > 1:
-        inputs = model[:-1].transform(inputs)
-    return _final_step(model.steps[-1][1], inputs)
-
-
-def steps_before_classifier(model: Any) -> list[Any]:
-    """Return the fitted steps that make of the inputs what the classifier at the end reads."""
-    model = _estimator(model)
-    if not hasattr(model, "steps"):
-        return []
+        return [], model
     before = [model[:-1]] if len(model.steps) > 1 else []
-    return [*before, *steps_before_classifier(model.steps[-1][1])]
+    steps, classifier = split_steps(model.steps[-1][1])
+    return [*before, *steps], classifier
 
 
 def _check_multi_label(final: Any, name: str) -> None:

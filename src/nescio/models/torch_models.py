@@ -272,7 +272,7 @@ class TorchRunner(Runner):
                 np.zeros(len(weight), np.float32) if bias is None else np.array(to_numpy(bias)),
             )
 
-    def content_hash(self) -> str | None:
+    def content_hash(self) -> str:
         """Return a hash of the weights and of the way they are run."""
         about = self.describe()
         return weights_hash(self.model, f"{about['model']} {self.output} {bool(self.from_probs)}")

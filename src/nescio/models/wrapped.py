@@ -68,19 +68,47 @@ def wrap(
 
     Parameters
     ----------
-    model
-        Anything that `make_runner` takes: a torch Module, a transformers model, a scikit-learn
-        classifier, a checkpoint, the path of an .onnx file, an onnxruntime InferenceSession. A
-        wrapped model, or a `nescio.WithVerdict`, is wrapped again, with the parameters that
-        are given here.
+    model : torch Module, transformers model, scikit-learn classifier, Checkpoint or path
+        A path is that of an .onnx file. Any other model with a method `make_runner(**settings)`,
+        such as a checkpoint, makes its runner itself. A wrapped model, or a `nescio.WithVerdict`,
+        is wrapped again, with the parameters that are given here.
     detector : Detector, str or path, optional
         A detector, calibrated or not; the name of one, such as "mahalanobis" or
         "top_k_joint_energy(k=5)"; or the path of a saved one. If not given, or "auto", it is the
         default: `fit` with labels takes a combination of logits and features, `calibrate` alone
         joint energy.
-    features, label_names, from_probs, device, output, preprocessing, tokenizer
-        As `make_runner` takes them. If the detector reads features and none are chosen, they are
-        "auto". Further layers that it reads are added if the model has them.
+    features : str, sequence of str or transformer, optional
+        Which activations are the features. "pooled" is the representation before the task head,
+        "penultimate" the input of the last linear layer, "input" the model's own input, and "auto"
+        the first of these that the model has. torch and transformers: also the dotted name of a
+        layer, as `model.named_modules()` has it, for its output; the same followed by ":input",
+        such as "fc:input", for its input. ONNX: also the name of an output or of another tensor.
+        scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step; or
+        a fitted transformer of the model's input, such as `nescio.TableFeatures`.
+        Features of shape (n_samples, n_features, height, width) are averaged over height and width.
+        Of several layers, "pooled,penultimate" or a list, the first are the features, and the
+        others are arrays under their own names. The default is none; for checkpoints,
+        "pooled,penultimate"; if the detector reads features, "auto". Further layers that it reads
+        are added if the model has them.
+    label_names : sequence of str, optional
+        One name per label, in the model's order. Checkpoints, transformers models and files of
+        `nescio export` have their own.
+    from_probs : bool
+        The model returns probabilities, not logits.
+    device : optional
+        torch and transformers: where the model is and where inputs go; by default where its
+        parameters are. A checkpoint is moved there. ONNX: "cpu" or "cuda".
+    output : str or int, optional
+        Which output holds the logits, if there are several. torch: a key, an attribute or a
+        position. ONNX: a name. scikit-learn: "decision_function" or "predict_proba".
+    preprocessing : Preprocessing, optional
+        How an image becomes the model's input. With it, uint8 images are preprocessed; images of
+        floating point are taken as already preprocessed.
+    tokenizer : transformers tokenizer, tokenizers.Tokenizer or path, optional
+        torch, transformers and ONNX models that take `input_ids`: makes texts their inputs. A path
+        is that of a tokenizer.json, or of a folder with one. Texts are padded to the longest of
+        their batch. A text with more tokens than the tokenizer and the model allow is cut off, and
+        a warning says how many were. Files of `nescio.export_onnx` have their own.
 
     Examples
     --------

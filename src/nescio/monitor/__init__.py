@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from nescio.monitor.martingale import Change, Place
 from nescio.monitor.monitor import Monitor
-from nescio.monitor.report import MonitorReport
 from nescio.monitor.windows import LabelDrift, Window
 
-__all__ = ["Change", "LabelDrift", "Monitor", "MonitorReport", "Place", "Window"]
+__all__ = ["Change", "LabelDrift", "Monitor", "Place", "Window"]

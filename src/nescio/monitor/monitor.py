@@ -5,14 +5,19 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._charts.results import Result, View
 from nescio._io.columns import check_same_rows, is_frame, read_frame
+from nescio._io.tensors import FileKind
 from nescio._validation import (
+    Array,
     BoolArray,
     check_matrix,
     checked_share,
@@ -21,10 +26,10 @@ from nescio._validation import (
     to_numpy,
 )
 from nescio.calibration import checked_groups
-from nescio.errors import InputError, MissingInputError, ShapeError
+from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place
-from nescio.monitor.report import MonitorReport
-from nescio.monitor.windows import ControlChart, DriftWatch
+from nescio.monitor.report import summary, view
+from nescio.monitor.windows import ControlChart, DriftWatch, LabelDrift, Window
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration, Firing
@@ -33,15 +38,25 @@ if TYPE_CHECKING:
 
 Codes = NDArray[np.intp]
 
+_KIND = FileKind("nescio.monitor", "saved monitor")
+# The attributes that a file holds.
+_VALUES = (
+    *("fingerprint", "alpha", "window", "last_file"),
+    *("alarm_at", "log10_martingale", "max_log10_martingale"),
+    *("chart.n_samples", "chart.flagged", "chart.n_windows", "chart.n_outside"),
+    *("chart.open_flagged", "martingale.n_samples", "trace.step"),
+)
+_ARRAYS = ("chart.open", "martingale.log_stakes", "finder.gains", "trace.values")
 _CLOSE = 1e-6  # how close p * (n + 1) must be to a whole number
 _CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block
 _MAX_POINTS = 2_048  # of a trace
 
 
-class Monitor:
+class Monitor(Result):
     """Watch whether a stream still looks like the calibration data of a detector.
 
-    A monitor is not thread-safe: call `update` from one thread at a time.
+    Print it to read what has changed, since when, what to do, and the evidence. A monitor is not
+    thread-safe: call `update` from one thread at a time.
 
     Parameters
     ----------
@@ -131,12 +146,6 @@ class Monitor:
             numbered = tuple(f"label {column}" for column in range(self.firing.n_labels))
             self.drift_watch = DriftWatch(self.firing, self.label_names or numbered, self.alpha)
 
-    def __repr__(self) -> str:
-        return f"Monitor(alpha={self.alpha:g}, window={self.window})\n{self.report()!r}"
-
-    def _repr_html_(self) -> str:
-        return self.report()._repr_html_()
-
     # --- the stream ---
 
     def update(
@@ -170,9 +179,9 @@ class Monitor:
             )
         n_before = self.n_samples
 
-        def place(at: int) -> Place:
-            named = (assessment.ids, times)
-            return Place(at + 1, *(None if c is None else str(c[at - n_before]) for c in named))
+        def place(position: int) -> Place:
+            columns, row = (assessment.ids, times), position - n_before
+            return Place(position + 1, *(None if c is None else str(c[row]) for c in columns))
 
         for start in range(0, len(scores), _CHUNK):
             rows = slice(start, start + _CHUNK)
@@ -244,6 +253,15 @@ class Monitor:
         return self.chart.flagged
 
     @property
+    def expected_share(self) -> float:
+        """The share of the inputs so far that was expected to score below the threshold."""
+        expected = 0.0
+        for bag, threshold in zip(self.bags, self.thresholds, strict=True):
+            n_inputs = bag.total - threshold.n_samples
+            expected += n_inputs * threshold.rank / (threshold.n_samples + 1)
+        return expected / max(1, self.n_samples)
+
+    @property
     def alarm(self) -> bool:
         """Whether the martingale has reached 1 / alpha since the last reset."""
         return self.alarm_at is not None
@@ -251,63 +269,96 @@ class Monitor:
     @property
     def label_alarm(self) -> bool:
         """Whether a label was found to drift since the last reset."""
-        return self.drift_watch is not None and bool(self.drift_watch.drifts)
+        return bool(self.label_drifts)
 
     @property
     def watches_labels(self) -> bool:
         """Whether the detector knows how often each label fired in the calibration data."""
         return self.drift_watch is not None
 
-    def flagged_band(self, n: int) -> tuple[float, float]:
-        """Return the smallest and the largest share of n inputs expected to be flagged.
+    @property
+    def label_drifts(self) -> list[LabelDrift] | None:
+        """The labels that drift; None if labels are not watched."""
+        watch = self.drift_watch
+        if watch is None:
+            return None
+        return [watch.drifts[name] for name in watch.names if name in watch.drifts]
 
-        This is the band while nothing has changed. If the detector is calibrated by group, the n
-        inputs are spread over the groups like the calibration data and the stream so far together.
+    @property
+    def n_label_tests(self) -> int:
+        """Number of tests of the labels: of every window, and of several windows together."""
+        return 0 if self.drift_watch is None else self.drift_watch.n_tests
+
+    @property
+    def windows(self) -> list[Window]:
+        """The latest 1,000 full windows, and the one that is not full yet, if it has inputs."""
+        newest = self.chart.open_window()
+        return [*self.chart.windows, *([] if newest is None else [newest])]
+
+    def columns(self) -> dict[str, Any]:
+        """Return one row per window: start, n, flagged, low, high, share, outside and is_open.
+
+        `low` and `high` are the numbers of flagged inputs at the ends of the expected band.
         """
-        n = checked_whole("n", n, minimum=1)
-        totals = [bag.total for bag in self.bags]
-        ends = np.rint(n * np.cumsum(totals) / sum(totals)).astype(np.int64)
-        low, high = self.chart.band(np.diff(ends, prepend=0))
-        return low / n, high / n
+        windows = self.windows
+        names = ("start", "n", "flagged", "low", "high", "share", "outside")
+        columns = {name: [getattr(window, name) for window in windows] for name in names}
+        return columns | {"is_open": [window.n < self.window for window in windows]}
 
-    def _expected_share(self) -> float:
-        """Return the share of the inputs so far that was expected to be flagged."""
-        expected = 0.0
-        for bag, threshold in zip(self.bags, self.thresholds, strict=True):
-            n_inputs = bag.total - threshold.n_samples
-            expected += n_inputs * threshold.rank / (threshold.n_samples + 1)
-        return expected / max(1, self.n_samples)
+    def summary(self) -> str:
+        """Return a few lines: what has changed and since when, what to do, and the evidence."""
+        return summary(self)
 
-    def report(self) -> MonitorReport:
-        """Return everything that is known about the stream so far."""
-        chart, watch = self.chart, self.drift_watch
-        drifts = None
-        if watch is not None:
-            drifts = tuple(watch.drifts[name] for name in watch.names if name in watch.drifts)
-        return MonitorReport(
-            n_samples=self.n_samples,
-            flagged=self.flagged,
-            expected_share=self._expected_share(),
-            alpha=self.alpha,
-            alarm=self.alarm,
-            alarm_at=self.alarm_at,
-            change=self.change,
-            log10_martingale=self.log10_martingale,
-            max_log10_martingale=self.max_log10_martingale,
-            trace=self.trace.points(),
-            windows=tuple(chart.windows),
-            open_window=chart.open_window(),
-            n_windows=chart.n_windows,
-            n_outside=chart.n_outside,
-            label_drifts=drifts,
-            n_label_tests=0 if watch is None else watch.n_tests,
-        )
+    def __str__(self) -> str:
+        return summary(self)
+
+    def _view(self) -> View:
+        return view(self)
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the share flagged in each window; see `MonitorDisplay`."""
+        from nescio.displays import MonitorDisplay
+
+        return MonitorDisplay.from_monitor(self, ax=ax, **options)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything that is known about the stream so far, for JSON."""
+        chart, newest, drifts = self.chart, self.chart.open_window(), self.label_drifts
+        return {
+            "summary": self.summary(),
+            "n_samples": self.n_samples,
+            "flagged": self.flagged,
+            "expected_share": self.expected_share,
+            "alpha": self.alpha,
+            "alarm": self.alarm,
+            "alarm_at": self.alarm_at,
+            "change": self.change and asdict(self.change),
+            "log10_martingale": self.log10_martingale,
+            "max_log10_martingale": self.max_log10_martingale,
+            "trace": self.trace.points(),
+            "windows": [window.as_dict() for window in chart.windows],
+            "open_window": newest and newest.as_dict(),
+            "n_windows": chart.n_windows,
+            "n_outside": chart.n_outside,
+            "label_drifts": None if drifts is None else [asdict(drift) for drift in drifts],
+            "n_label_tests": self.n_label_tests,
+        }
+
+    # --- the state in a file ---
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the state to one safetensors file, atomically; replace a file only with `force`."""
-        from nescio.monitor.state import save
-
-        save(self, path, force=force)
+        arrays, values = self._stored_names()
+        tensors: dict[str, Array] = {name: attrgetter(name)(self) for name in arrays}
+        tensors |= {f"bags.{code}": bag.counts for code, bag in enumerate(self.bags)}
+        windows = [astuple(window) for window in self.chart.windows]
+        tensors["windows"] = np.array(windows, np.int64).reshape(-1, 5)
+        state = {name: attrgetter(name)(self) for name in values}
+        state["generator"] = self.generator.bit_generator.state
+        state["change"] = self.change and asdict(self.change)
+        state["starts"] = [asdict(start) for start in self.finder.starts]
+        state["drifts"] = [asdict(drift) for drift in self.label_drifts or ()]
+        _KIND.write(path, tensors, state, force=force)
 
     @classmethod
     def load(cls, path: str | Path, detector: Detector) -> Monitor:
@@ -315,9 +366,59 @@ class Monitor:
 
         `detector` is the one that the monitor was made for; any other is rejected.
         """
-        from nescio.monitor.state import load
+        tensors, state = _KIND.read(path, copy=True)
+        monitor = cls(detector, alpha=state["alpha"], window=state["window"])
+        if state["fingerprint"] != monitor.fingerprint:
+            raise InputError(
+                f"{path} is the state of a monitor for another detector, or for an earlier "
+                "calibration of this one. Start a new state file."
+            )
+        arrays, values = monitor._stored_names()
+        stored = {name: tensors[name].copy() for name in arrays}  # a file is read-only
+        stored |= {name: state[name] for name in values}
+        for name, value in stored.items():
+            owner, _, attribute = name.rpartition(".")
+            setattr(attrgetter(owner)(monitor) if owner else monitor, attribute, value)
+        for code, bag in enumerate(monitor.bags):
+            bag.counts = tensors[f"bags.{code}"].copy()
+        monitor.chart.windows.extend(Window(*row) for row in tensors["windows"].tolist())
+        monitor.generator.bit_generator.state = state["generator"]
+        monitor.finder.starts = [Place(**start) for start in state["starts"]]
+        if state["change"] is not None:
+            monitor.change = Change(state["change"]["kind"], Place(**state["change"]["since"]))
+        if monitor.drift_watch is not None:
+            drifts = [LabelDrift(**drift) for drift in state["drifts"]]
+            monitor.drift_watch.drifts = {drift.label: drift for drift in drifts}
+        return monitor
 
-        return load(path, detector)
+    def _stored_names(self) -> tuple[list[str], list[str]]:
+        """Return the names of the arrays, and of the numbers and texts, that a file holds."""
+        arrays, values = list(_ARRAYS), list(_VALUES)
+        if self.drift_watch is not None:
+            arrays += ["drift_watch.counts", "drift_watch.sizes"]
+            values += ["drift_watch.n_tests"]
+        return arrays, values
+
+
+def resume(
+    detector: Detector, path: Path | None, *, alpha: float | None = None, window: int | None = None
+) -> Monitor:
+    """Return the monitor saved at `path`, or a new one if there is no such file.
+
+    `alpha` and `window` must match those of the saved monitor, unless they are None.
+    """
+    options = {"alpha": alpha, "window": window}
+    settings: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    if path is None or not path.exists():
+        return Monitor(detector, **settings)
+    monitor = Monitor.load(path, detector)
+    for name, value in settings.items():
+        if value != getattr(monitor, name):
+            raise ParameterError(
+                f"{path} was started with --{name} {getattr(monitor, name):g}, which cannot be "
+                f"changed to {value:g}. Pass --{name} {getattr(monitor, name):g}, or another file."
+            )
+    return monitor
 
 
 class Trace:
@@ -337,8 +438,8 @@ class Trace:
 
     def points(self) -> tuple[tuple[int, float], ...]:
         """Return pairs of a number of samples and the evidence after them."""
-        at = np.arange(len(self.values)) * self.step + 1
-        return tuple(zip(at.tolist(), self.values.tolist(), strict=True))
+        n_samples = np.arange(len(self.values)) * self.step + 1
+        return tuple(zip(n_samples.tolist(), self.values.tolist(), strict=True))
 
 
 # --- the calibration that a stream is compared with -----------------------------------------------

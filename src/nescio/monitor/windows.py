@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KEPT_WINDOWS = 1_000
 COVERAGE = 0.9973  # the probability that a window lies within its band: three standard deviations
-_MAX_LEVEL = 6  # up to 64 windows are tested together for labels
+_ROWS = 7  # of `DriftWatch`: up to 64 windows are tested together
 _WORTH_A_TEST = 2.5  # standard deviations; a count closer to its expectation gets p = 1
 
 # --- the flagged share ----------------------------------------------------------------------------
@@ -118,12 +118,9 @@ class ControlChart:
         n = int(self.open.sum())
         if not n:
             return None
-        return Window(self.n_samples - n, n, self.open_flagged, *self.band(self.open))
-
-    def band(self, sizes: Counts) -> tuple[int, int]:
-        """Return the smallest and the largest number expected to be flagged, by group sizes."""
-        pairs = zip(self._segments, sizes.tolist(), strict=True)
-        return band(tuple(segment._replace(n=n) for segment, n in pairs if n))
+        pairs = zip(self._segments, self.open.tolist(), strict=True)
+        ends = band(tuple(segment._replace(n=size) for segment, size in pairs if size))
+        return Window(self.n_samples - n, n, self.open_flagged, *ends)
 
 
 @lru_cache(maxsize=4096)
@@ -259,25 +256,34 @@ class DriftWatch:
         self.calibration, self.names, self.alpha = calibration, names, alpha
         self.n_tests = 0  # each test covers all labels
         self.drifts: dict[str, LabelDrift] = {}  # by label
-        self.waiting: dict[int, Firing] = {}  # blocks of 2**level windows that wait for another
-        self.open = Firing(np.zeros_like(calibration.counts), 0)
+        # How often each label fired, and in how many inputs. Row 0: in the open window. Row k: in
+        # 2**(k - 1) windows that wait for as many others.
+        self.counts = np.zeros((_ROWS, calibration.n_labels), np.int64)
+        self.sizes = np.zeros(_ROWS, np.int64)
 
     def add(self, logits: NDArray[Any]) -> None:
         """Count the labels that fire in the open window."""
-        self.open = self.open.joined(Firing.from_logits(logits))
+        firing = Firing.from_logits(logits)
+        self.counts[0] += firing.counts
+        self.sizes[0] += firing.n_samples
 
     def close(self, window: int) -> None:
         """Test the open window, which has this number, and open the next one."""
-        block, level = self.open, 0
-        self.open = Firing(np.zeros_like(block.counts), 0)
+        block = self._take(0)
         if not block.n_samples:
             return
         self._test(block, window)
-        while level < _MAX_LEVEL and level in self.waiting:
-            block, level = self.waiting.pop(level).joined(block), level + 1
+        for row in range(1, _ROWS):
+            if not self.sizes[row]:
+                self.counts[row], self.sizes[row] = block.counts, block.n_samples
+                return
+            block = self._take(row).joined(block)
             self._test(block, window)
-        if level < _MAX_LEVEL:
-            self.waiting[level] = block
+
+    def _take(self, row: int) -> Firing:
+        block = Firing(self.counts[row].copy(), int(self.sizes[row]))
+        self.counts[row] = self.sizes[row] = 0
+        return block
 
     def _test(self, block: Firing, window: int) -> None:
         self.n_tests += 1

@@ -173,9 +173,10 @@ async def traffic(service: Service, request: Request, query: api.TrafficQuery) -
 
     Returns recent scores, and the report of the monitor with the share flagged.
     """
-    report, monitor = service.engine.traffic.report(service.stopping)
-    if query.charts is not msgspec.UNSET:
-        report.charts = charts.traffic_charts(service.engine, report, monitor, query.charts)
+    width = None if query.charts is msgspec.UNSET else query.charts
+    report, figures = service.engine.traffic.report(service.stopping, width)
+    if width is not None:
+        report.charts = charts.traffic_charts(service.engine, report, figures, width)
     return Answer(msgspec.json.encode(report))
 
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from nescio._charts.histogram import HistogramChart
 from nescio._charts.svg import Chart, Scale, Tick, short
-from nescio.monitor import MonitorReport
-from nescio.monitor.report import monitor_figures
+from nescio.monitor.report import Figure
 from nescio.service.openapi import ChartOf, RecentInputs, TrafficReport
 from nescio.service.service import Engine
 
@@ -37,16 +36,16 @@ def score_chart(engine: Engine, score: float, group: str, width: int) -> str:
 
 
 def traffic_charts(
-    engine: Engine, report: TrafficReport, monitor: MonitorReport, width: int
+    engine: Engine, report: TrafficReport, figures: Sequence[Figure], width: int
 ) -> list[ChartOf]:
-    """Draw recent scores, and the figures of the monitor; nothing if there is no traffic yet."""
+    """Draw recent scores, before the figures of the monitor; nothing if there is no traffic yet."""
     n_recent = len(report.recent.score)
     if not n_recent:
         return []
     text = f"of the latest {n_recent:,} of {report.n_watched:,} inputs, oldest first"
     return [
         ChartOf("Scores", text, _recent_scores(engine, report.recent, width)),
-        *(ChartOf(*map(str, figure)) for figure in monitor_figures(monitor, width)),
+        *(ChartOf(*map(str, figure)) for figure in figures),
     ]
 
 

@@ -23,8 +23,10 @@ from prometheus_client.core import (
 from nescio._validation import FloatArray
 from nescio.detectors import Detector
 from nescio.detectors.assessment import Assessment
-from nescio.errors import InputError, ParameterError
-from nescio.monitor import Monitor, MonitorReport
+from nescio.errors import InputError
+from nescio.monitor import Monitor
+from nescio.monitor.monitor import resume
+from nescio.monitor.report import Figure, monitor_figures
 from nescio.outputs import Outputs
 from nescio.service.logs import logger, n_dropped
 from nescio.service.openapi import RecentInputs, TrafficReport
@@ -187,14 +189,17 @@ class Traffic:
             scores, inside = assessment.scores.tolist(), assessment.in_distribution.tolist()
             self._recent.extend(zip(times, scores, inside, strict=True))
 
-    def report(self, stopping: bool) -> tuple[TrafficReport, MonitorReport]:
-        """Return recent scores, and the report of the monitor, also as it is."""
+    def report(
+        self, stopping: bool, width: int | None = None
+    ) -> tuple[TrafficReport, list[Figure]]:
+        """Return recent scores and what the monitor says, with its figures if they have a width."""
         self.watch()
         with self._watching:
             times, scores, inside = zip(*self._recent, strict=True) if self._recent else ((),) * 3
-            monitor = self.monitor.report()
             recent = RecentInputs(list(times), list(scores), list(inside))
-            return TrafficReport(self.n_watched, recent, monitor.as_dict(), stopping), monitor
+            figures = [] if width is None else monitor_figures(self.monitor, width)
+            said = self.monitor.as_dict()
+            return TrafficReport(self.n_watched, recent, said, stopping), figures
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics; prometheus_client calls this."""
@@ -245,18 +250,10 @@ def stored_monitor(
     The state of a different detector is an error, except in a reload (`again`): the monitor then
     starts from the beginning.
     """
-    if state is None or not state.exists():
-        return Monitor(detector, alpha=alpha)
     try:
-        stored = Monitor.load(state, detector)
+        return resume(detector, state, alpha=alpha)
     except InputError as error:
         if not again:
             raise InputError(f"{error} Remove the file, or pass another one.") from error
         logger.warning("the monitor starts from the beginning", extra={"reason": str(error)})
         return Monitor(detector, alpha=alpha)
-    if stored.alpha != alpha:
-        raise ParameterError(
-            f"{state} was started with alpha {stored.alpha:g}, got {alpha:g}. Pass --alpha "
-            f"{stored.alpha:g}, or another file."
-        )
-    return stored

@@ -3,7 +3,7 @@ import pytest
 
 from nescio.errors import DatasetError, ParameterError
 from nescio.lab.data import load, load_voc, load_voc_trainval
-from nescio.lab.data.voc import LABEL_NAMES
+from nescio.lab.data.published import VOC_LABELS
 
 IMAGES = ("2008_000001", "2008_000002", "2009_000003")
 VALUES = {"cat": (1, -1, -1), "dog": (0, 1, -1), "tvmonitor": (-1, -1, 0)}
@@ -21,7 +21,7 @@ def voc(tmp_path):
     (lists / "test.txt").write_text("2010_000004\n")
     for split in ("train", "val", "trainval"):
         (lists / f"{split}.txt").write_text("".join(f"{image}\n" for image in IMAGES))
-        for name in LABEL_NAMES:
+        for name in VOC_LABELS:
             values = VALUES.get(name, (-1, -1, -1))
             lines = [f"{image} {value:2}\n" for image, value in zip(IMAGES, values, strict=True)]
             (lists / f"{name}_{split}.txt").write_text("".join(lines))
@@ -29,13 +29,13 @@ def voc(tmp_path):
 
 
 def positive(split):
-    return [{LABEL_NAMES[at] for at in np.flatnonzero(row)} for row in split.labels]
+    return [{VOC_LABELS[at] for at in np.flatnonzero(row)} for row in split.labels]
 
 
 @pytest.mark.parametrize("split", ["train", "val", "trainval"])
 def test_an_image_with_only_difficult_objects_has_the_label(voc, split):
     loaded = load_voc(voc, split)
-    assert loaded.label_names == LABEL_NAMES
+    assert loaded.label_names == VOC_LABELS
     assert len(loaded.label_names) == 20
     assert loaded.title == f"voc-{split}"
     assert loaded.files == tuple(f"JPEGImages/{image}.jpg" for image in IMAGES)
@@ -51,7 +51,7 @@ def test_the_test_split_has_names_and_no_labels(voc):
     split = load_voc(voc, "test")
     assert split.files == ("JPEGImages/2010_000004.jpg",)
     assert split.labels is None
-    assert split.label_names == LABEL_NAMES
+    assert split.label_names == VOC_LABELS
 
 
 def test_missing_files_and_folders_are_named(voc, tmp_path):

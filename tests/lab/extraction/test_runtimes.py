@@ -19,7 +19,7 @@ from nescio.lab.extraction.perturb import OdinSettings, TuneSettings
 from nescio.lab.extraction.runtimes import RuntimeChoice, Runtimes, checked_run, difference
 from nescio.lab.networks.checkpoint import CheckpointRunner
 from nescio.lab.training.tuning import grid_scores
-from nescio.models import make_runner
+from nescio.models.base import make_runner
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
 

@@ -15,7 +15,7 @@ from nescio.lab.networks.checkpoint import (
     load_checkpoint,
     load_training,
 )
-from nescio.lab.networks.weights import read_state_dict
+from nescio.lab.networks.network import read_state_dict
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
 

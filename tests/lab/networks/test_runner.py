@@ -1,4 +1,4 @@
-"""A checkpoint of nescio is one way to make a torch runner. Tests nescio.models.make_runner too."""
+"""A checkpoint of nescio is one way to make a torch runner. Tests make_runner too."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from fixtures.own_detectors import ReAct
 from nescio.errors import ParameterError
 from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_checkpoint
 from nescio.lab.networks.network import load_own
-from nescio.models import make_runner
+from nescio.models.base import make_runner
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from nescio.errors import (
     ParameterError,
 )
 from nescio.lab.networks.checkpoint import load_paper_checkpoint
-from nescio.lab.networks.network import build_network
-from nescio.lab.networks.weights import (
+from nescio.lab.networks.network import (
+    build_network,
     lite_imagenet_file,
     load_file,
     read_state_dict,

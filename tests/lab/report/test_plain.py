@@ -14,7 +14,7 @@ from nescio.monitor import Monitor
 
 def test_a_plot_without_inputs(tmp_path, rng):
     detector = ns.JointEnergy().calibrate(logits_of(rng, 100))
-    draw_monitor(Monitor(detector).report(), tmp_path / "a.html")
+    draw_monitor(Monitor(detector), tmp_path / "a.html")
     assert "nan" not in (tmp_path / "a.html").read_text("utf-8").lower()
 
 
@@ -22,7 +22,7 @@ def test_the_plot_shows_the_incomplete_window_and_the_start_of_a_change(tmp_path
     detector = ns.JointEnergy().calibrate(logits_of(rng, 1500))
     monitor = fed(Monitor(detector), detector, logits_of(rng, 500))
     fed(monitor, detector, logits_of(rng, 120, shift=-2.0))
-    draw_monitor(monitor.report(), tmp_path / "plot.html")
+    draw_monitor(monitor, tmp_path / "plot.html")
     text = (tmp_path / "plot.html").read_text("utf-8")
     assert text.count('class="dot ') == 2
     assert "inputs 501 to 620" in text
@@ -35,7 +35,7 @@ def test_the_plot_shows_alarm_windows_and_labels(tmp_path, rng):
     names = ["cat", "<script>alert(1)</script>", "c", "d", "e", "f"]
     detector = ns.JointEnergy().calibrate(ns.Outputs(logits_of(rng, 1500), label_names=names))
     monitor = fed(Monitor(detector), detector, logits_of(rng, 1500, shift=-1.5))
-    draw_monitor(monitor.report(), tmp_path / "plot.html")
+    draw_monitor(monitor, tmp_path / "plot.html")
     text = (tmp_path / "plot.html").read_text("utf-8")
     assert "<script" not in text
     assert "&lt;script" in text
@@ -45,9 +45,9 @@ def test_the_plot_shows_alarm_windows_and_labels(tmp_path, rng):
     [summary] = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
     assert summary.startswith("ALARM: since about input ")
     with pytest.raises(FileError, match="exists already"):
-        draw_monitor(monitor.report(), tmp_path / "plot.html")
+        draw_monitor(monitor, tmp_path / "plot.html")
     with pytest.raises(ParameterError, match=r"must end in \.html"):
-        draw_monitor(monitor.report(), tmp_path / "plot.png")
+        draw_monitor(monitor, tmp_path / "plot.png")
 
 
 HOSTILE = ["<script>alert(1)</script>", *map(str, range(7))]

@@ -21,7 +21,7 @@ from nescio.errors import (
     ParameterError,
 )
 from nescio.lab.data import load_coco, without_damaged
-from nescio.lab.extraction.image_batches import Reader
+from nescio.lab.data.batches import Reader
 from nescio.lab.networks.checkpoint import load_checkpoint
 from nescio.lab.training import train
 from nescio.lab.training.trainer import Trainer

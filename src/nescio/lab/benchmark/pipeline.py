@@ -32,9 +32,8 @@ from numpy.typing import NDArray
 from nescio._io.files import locked, replacing
 from nescio.errors import DatasetError, ParameterError
 from nescio.lab.benchmark.spec import BenchmarkSet, BenchmarkSpec
-from nescio.lab.data.address import load
-from nescio.lab.data.check import find_damaged
-from nescio.lab.data.split import BadFile, Split
+from nescio.lab.data import load
+from nescio.lab.data.split import BadFile, Split, find_damaged
 from nescio.lab.extraction import extract
 from nescio.lab.extraction.extract import EXTRACTION_VERSION, cached_features
 from nescio.lab.extraction.perturb import Tuning

@@ -1,29 +1,40 @@
 """Image data sets: which images they have and which labels, without opening any image.
 
 Every loader returns a `Split`, from the folder that the official download unpacks to. `load` finds
-the loader by the address of a data set, such as `coco@val:/data/coco`. `nescio data list` prints
-the kinds of data sets. See docs/how-to/datasets.md.
+the loader by the address of a data set: `KIND:PATH`, or `KIND@SPLIT:PATH` for one part of it, such
+as `coco@val:/data/coco`. `nescio data list` prints the kinds. See docs/how-to/datasets.md.
 """
 
 from __future__ import annotations
 
-from nescio.lab.data.address import DATASETS, DataAddress, DataSource, load, parse_address
-from nescio.lab.data.check import (
-    Finding,
-    ProtocolReport,
-    check_protocol,
-    find_damaged,
-    without_damaged,
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nescio.errors import ParameterError
+from nescio.lab.data.batches import CORRUPTIONS, SYNTHETIC_SETS, corrupt
+from nescio.lab.data.check import Finding, ProtocolReport, check_protocol
+from nescio.lab.data.digits import SPLITS as DIGITS_SPLITS, load_digits
+from nescio.lab.data.folders import (
+    COCO_VOC_CLASSES,
+    IMAGENET22K_SPLITS,
+    NUS_WIDE_CLASSES,
+    load_folder,
+    load_imagenet22k,
+    load_textures,
 )
-from nescio.lab.data.coco import load_coco
-from nescio.lab.data.corrupt import CORRUPTIONS, SYNTHETIC_SETS, corrupt
-from nescio.lab.data.digits import load_digits
-from nescio.lab.data.folder import load_folder, load_textures
-from nescio.lab.data.imagenet22k import COCO_VOC_CLASSES, NUS_WIDE_CLASSES, load_imagenet22k
-from nescio.lab.data.nus_wide import load_nus_wide
-from nescio.lab.data.split import BadFile, Split
+from nescio.lab.data.published import (
+    COCO_SPLITS,
+    NUS_WIDE_SPLITS,
+    VOC_SPLITS,
+    VOC_TRAINVAL_SPLITS,
+    load_coco,
+    load_nus_wide,
+    load_voc,
+    load_voc_trainval,
+)
+from nescio.lab.data.split import BadFile, Split, check_split, find_damaged, without_damaged
 from nescio.lab.data.table import load_table
-from nescio.lab.data.voc import load_voc, load_voc_trainval
 
 __all__ = [
     "COCO_VOC_CLASSES",
@@ -53,3 +64,167 @@ __all__ = [
     "parse_address",
     "without_damaged",
 ]
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A kind of data set.
+
+    Attributes
+    ----------
+    name : str
+        The KIND of an address.
+    load : callable
+        `load(root, split, skip_bad=...)` returns a `Split`.
+    splits : tuple of str, or None
+        The splits it has; empty if it has none, None if the data itself names them.
+    what : str
+        What it is, in one line.
+    root_help : str
+        What the path of an address points to.
+    """
+
+    name: str
+    load: Callable[..., Split]
+    splits: tuple[str, ...] | None
+    what: str
+    root_help: str
+
+
+DATASETS: dict[str, DataSource] = {
+    source.name: source
+    for source in (
+        DataSource(
+            "coco",
+            load_coco,
+            COCO_SPLITS,
+            "MS-COCO 2014, 80 labels",
+            "contains annotations/, train2014/, val2014/, test2014/",
+        ),
+        DataSource(
+            "voc",
+            load_voc,
+            VOC_SPLITS,
+            "PASCAL-VOC 2012, 20 labels",
+            "VOC2012, or a folder that contains VOC2012 or VOCdevkit/VOC2012",
+        ),
+        DataSource(
+            "voc-trainval",
+            load_voc_trainval,
+            VOC_TRAINVAL_SPLITS,
+            "PASCAL-VOC 2012 without its test images: val and test are the halves of its val",
+            "as for voc",
+        ),
+        DataSource(
+            "nus-wide",
+            load_nus_wide,
+            NUS_WIDE_SPLITS,
+            "NUS-WIDE, 81 labels",
+            "contains Groundtruth/, ImageList/, ConceptsList/, Flickr/",
+        ),
+        DataSource(
+            "imagenet22k",
+            load_imagenet22k,
+            IMAGENET22K_SPLITS,
+            "20 classes of ImageNet-22K, out-of-distribution for the sets named by the split",
+            "contains one folder per WordNet id or class name",
+        ),
+        DataSource(
+            "textures",
+            load_textures,
+            (),
+            "Describable Textures Dataset (DTD), 47 classes",
+            "dtd, which contains images/, or the folder that contains dtd",
+        ),
+        DataSource(
+            "folder",
+            load_folder,
+            (),
+            "any images, in class folders or without labels",
+            "contains class folders, or only images",
+        ),
+        DataSource(
+            "table",
+            load_table,
+            None,
+            "your own multi-label set: a table of paths and labels",
+            "a .csv or .parquet file",
+        ),
+        DataSource(
+            "digits",
+            load_digits,
+            DIGITS_SPLITS,
+            "scenes of handwritten digits, made at first use from scikit-learn's own data",
+            "a folder for the scenes, which need not exist yet",
+        ),
+    )
+}
+"""Every kind of data set, by the KIND of its addresses."""
+
+
+@dataclass(frozen=True)
+class DataAddress:
+    """The parts of `KIND@SPLIT:PATH`; the split may be empty."""
+
+    kind: str
+    split: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}@{self.split}:{self.path}" if self.split else f"{self.kind}:{self.path}"
+
+    @property
+    def source(self) -> DataSource:
+        """The entry of `DATASETS`."""
+        return DATASETS[self.kind]
+
+    def with_split(self, split: str) -> DataAddress:
+        """Return the address of another split of the same data set; raise if it has no such."""
+        if self.source.splits is not None:
+            check_split(self.kind, split, self.source.splits)
+        return replace(self, split=split)
+
+
+def parse_address(text: str) -> DataAddress:
+    """Return the parts of `KIND:PATH` or `KIND@SPLIT:PATH`; the kind must be one of `DATASETS`.
+
+    `load` checks whether the kind has such a split, or needs one.
+
+    Examples
+    --------
+    >>> parse_address("coco@val:/data/coco")
+    DataAddress(kind='coco', split='val', path='/data/coco')
+    >>> str(parse_address("coco:/data/coco").with_split("train"))
+    'coco@train:/data/coco'
+    """
+    head, colon, path = text.partition(":")
+    kind, sign, split = head.partition("@")
+    if not colon or not path or (sign and not split):
+        raise ParameterError(
+            f"cannot read the data address {text!r}: expected KIND:PATH or KIND@SPLIT:PATH, such "
+            f"as coco@val:/data/coco. KIND is one of {', '.join(DATASETS)}."
+        )
+    if kind not in DATASETS:
+        raise ParameterError(
+            f"there is no kind of data set {kind!r} (in {text!r}). Choose from: "
+            f"{', '.join(DATASETS)}. Any folder of images is folder:PATH."
+        )
+    return DataAddress(kind, split, path)
+
+
+def load(address: str, *, split: str | None = None, skip_bad: bool = False) -> Split:
+    """Index the images of a data set, without opening any of them.
+
+    Parameters
+    ----------
+    address : str
+        `KIND:PATH` or `KIND@SPLIT:PATH`, such as "textures:/data/dtd" or "coco@val:/data/coco".
+        A `~` at the start of the path is your home folder.
+    split : str, optional
+        Replaces the split of the address.
+    skip_bad : bool, default False
+        Continue without files that cannot be used, and list them in `Split.skipped`.
+    """
+    parsed = parse_address(address)
+    wanted = parsed.with_split(parsed.split if split is None else split)
+    return wanted.source.load(Path(wanted.path).expanduser(), wanted.split, skip_bad=skip_bad)

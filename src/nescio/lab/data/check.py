@@ -6,76 +6,15 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from nescio._threads import available_cpus
 from nescio.errors import DatasetError, ParameterError
-from nescio.lab.data.split import BadFile, Split
-from nescio.models.images import content_hash, read_image
-
-_THREADS = 8  # at least: on a network drive, most of the time is waiting
-
-
-def find_damaged(
-    split: Split, on_images: Callable[[int], object] = lambda count: None
-) -> tuple[BadFile, ...]:
-    """Return the images of a split that cannot be read; decodes every one.
-
-    `on_images` is called with the number of images just checked.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from nescio.lab.data import load_folder
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = pathlib.Path(folder, "1.png").write_bytes(b"not an image")
-    ...     [bad] = find_damaged(load_folder(folder))
-    >>> bad.file
-    '1.png'
-    """
-
-    def damage(file: str) -> BadFile | None:
-        try:
-            read_image(split.root / file)
-        except DatasetError as error:
-            return BadFile(file, str(error))
-        return None
-
-    bad = []
-    with ThreadPoolExecutor(max(_THREADS, available_cpus())) as pool:
-        try:
-            for result in pool.map(damage, split.files):
-                if result is not None:
-                    bad.append(result)
-                on_images(1)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    return tuple(bad)
-
-
-def without_damaged(split: Split, on_images: Callable[[int], object] = lambda count: None) -> Split:
-    """Return the split without the images that cannot be read; decodes every one.
-
-    They are added to `Split.skipped`. `on_images` is as for `find_damaged`.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> import PIL.Image
-    >>> from nescio.lab.data import load_folder
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = pathlib.Path(folder, "1.png").write_bytes(b"not an image")
-    ...     PIL.Image.new("L", (4, 3)).save(pathlib.Path(folder, "2.png"))
-    ...     split = without_damaged(load_folder(folder))
-    >>> split.files
-    ('2.png',)
-    """
-    return split.without(find_damaged(split, on_images))
+from nescio.lab.data.split import Split, find_damaged
+from nescio.models.images import content_hash
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""A split: which images a data set has, and their labels; and what the loaders share."""
+"""A split: which images a data set has, and their labels; which of them are missing or damaged."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._threads import available_cpus
 from nescio.errors import DatasetError, LabelMismatchError, ParameterError
-from nescio.models.images import IMAGE_SUFFIXES
+from nescio.models.images import read_image
+
+HOW_TO = "See docs/how-to/datasets.md."
 
 _BLOCK = 4096
+_NAMED_FILES = 3
+_THREADS = 8  # at least: on a network drive, most of the time is waiting
 
 
 @dataclass(frozen=True)
@@ -177,12 +183,6 @@ class Split:
         }
 
 
-# --- what the loaders share -----------------------------------------------------------------------
-
-HOW_TO = "See docs/how-to/datasets.md."
-_NAMED_FILES = 3
-
-
 def check_split(dataset: str, split: str, splits: Sequence[str]) -> None:
     """Raise unless the data set has this split; the empty string stands for the whole data set."""
     if split not in (splits or ("",)):
@@ -197,65 +197,6 @@ def find_folder(what: str, *candidates: Path) -> Path:
             return folder
     looked_for = " or ".join(str(folder) for folder in candidates)
     raise DatasetError(f"{what} not found: no folder {looked_for}. {HOW_TO}")
-
-
-def half(rows: NDArray[np.intp], seed: int, *, first: bool) -> NDArray[np.intp]:
-    """Return a random half of some rows, in their original order; the second is the larger."""
-    shuffled = np.random.default_rng(seed).permutation(rows)
-    middle = len(rows) // 2
-    return np.sort(shuffled[:middle] if first else shuffled[middle:])
-
-
-def read_text(what: str, path: Path) -> str:
-    """Return the content of one of a data set's text files."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise DatasetError(f"{what} not found: no file {path}. {HOW_TO}") from error
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{path} is damaged: it is not a text file in UTF-8.") from error
-    except OSError as error:
-        raise DatasetError(f"cannot read {path}: {error.strerror}.") from error
-
-
-def read_lines(what: str, path: Path) -> list[str]:
-    """Return the lines of a list; only the end of the file may have empty lines."""
-    lines = [line.strip() for line in read_text(what, path).rstrip().splitlines()]
-    if not lines:
-        raise DatasetError(f"{path} is damaged: it is empty.")
-    if "" in lines:
-        raise DatasetError(f"{path}, line {lines.index('') + 1}: the line is empty.")
-    return lines
-
-
-def images_under(folder: Path) -> list[str]:
-    """Return all images below a folder, sorted and relative to it; hidden files are ignored."""
-    images = []
-    for where, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        inside = Path(where).relative_to(folder)
-        images += [(inside / name).as_posix() for name in files if is_image(name)]
-    return sorted(images)
-
-
-def is_image(name: str) -> bool:
-    """Whether a file name has the suffix of an image; hidden files do not count."""
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
-
-
-def labels_from_lists(
-    lists: Iterable[tuple[Path, Sequence[str]]], *, positive: set[str], negative: set[str]
-) -> NDArray[np.uint8]:
-    """Return multi-hot labels from one list per label: its file, and one value per image."""
-    columns = []
-    for path, values in lists:
-        for number, value in enumerate(values, 1):
-            if value not in positive and value not in negative:
-                raise DatasetError(
-                    f"{path}, line {number}: invalid label value {value!r}. Unpack the files again."
-                )
-        columns.append([value in positive for value in values])
-    return np.array(columns, np.uint8).T
 
 
 def checked_presence(split: Split, *, skip_bad: bool) -> Split:
@@ -285,25 +226,58 @@ def names_in(folder: Path) -> set[str]:
         return set()
 
 
-def split_of_classes(
-    dataset: str,
-    name: str,
-    root: Path,
-    files_of_class: Mapping[str, Sequence[str]],
-    *,
-    skipped: tuple[BadFile, ...] = (),
-    notes: Mapping[str, str] | None = None,
-) -> Split:
-    """Return a split in which each image has one label: its class."""
-    counts = [len(files) for files in files_of_class.values()]
-    of_image = np.repeat(np.arange(len(counts)), counts)
-    return Split(
-        dataset=dataset,
-        name=name,
-        root=root,
-        files=tuple(file for files in files_of_class.values() for file in files),
-        labels=np.eye(len(counts), dtype=np.uint8)[of_image],
-        label_names=tuple(files_of_class),
-        skipped=skipped,
-        notes=notes or {},
-    )
+def find_damaged(
+    split: Split, on_images: Callable[[int], object] = lambda count: None
+) -> tuple[BadFile, ...]:
+    """Return the images of a split that cannot be read; decodes every one.
+
+    `on_images` is called with the number of images just checked.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from nescio.lab.data import load_folder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "1.png").write_bytes(b"not an image")
+    ...     [bad] = find_damaged(load_folder(folder))
+    >>> bad.file
+    '1.png'
+    """
+
+    def damage(file: str) -> BadFile | None:
+        try:
+            read_image(split.root / file)
+        except DatasetError as error:
+            return BadFile(file, str(error))
+        return None
+
+    bad = []
+    with ThreadPoolExecutor(max(_THREADS, available_cpus())) as pool:
+        try:
+            for result in pool.map(damage, split.files):
+                if result is not None:
+                    bad.append(result)
+                on_images(1)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return tuple(bad)
+
+
+def without_damaged(split: Split, on_images: Callable[[int], object] = lambda count: None) -> Split:
+    """Return the split without the images that cannot be read; decodes every one.
+
+    They are added to `Split.skipped`. `on_images` is as for `find_damaged`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import PIL.Image
+    >>> from nescio.lab.data import load_folder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "1.png").write_bytes(b"not an image")
+    ...     PIL.Image.new("L", (4, 3)).save(pathlib.Path(folder, "2.png"))
+    ...     split = without_damaged(load_folder(folder))
+    >>> split.files
+    ('2.png',)
+    """
+    return split.without(find_damaged(split, on_images))

@@ -27,16 +27,14 @@ from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_choice, checked_whole
 from nescio.detectors import Mahalanobis
 from nescio.errors import FileError, FileFormatError, ParameterError
-from nescio.lab.data.corrupt import CORRUPTIONS
+from nescio.lab.data.batches import CORRUPTIONS, CorruptedReader, Indices, Reader, in_batches
 from nescio.lab.data.split import BadFile, Split
-from nescio.lab.extraction.image_batches import CorruptedReader, Indices, Reader, in_batches
 from nescio.lab.extraction.perturb import Tuning, run_perturbed
 from nescio.lab.extraction.runtimes import AUTO, TORCH, RuntimeChoice, Runtimes, checked_run
 from nescio.models.base import Layers, Runner, make_runner
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 
 if TYPE_CHECKING:
-    from nescio.lab.extraction.on_ray import OnCluster
     from nescio.lab.networks.checkpoint import Checkpoint
 
 EXTRACTION_VERSION = 2
@@ -51,8 +49,8 @@ OnImages = Callable[[int], object]
 Arrays = Mapping[str, Array]
 """The named arrays of consecutive images."""
 
-ComputeParts = Callable[[Mapping[int, range], OnImages], Iterable[tuple[int, Arrays]]]
-"""From the images of each part to the arrays of each part, by its number and in any order."""
+ReadBatches = Callable[[Iterable[Indices]], Iterator[Array]]
+RunBatch = Callable[[Any], Arrays]
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,6 @@ def extract(
     runtime: str | Runtimes = AUTO,
     force: bool = False,
     on_images: OnImages = lambda count: None,
-    engine: OnCluster | None = None,
 ) -> Extraction:
     """Write the `Outputs` of a model on a split of images.
 
@@ -106,13 +103,13 @@ def extract(
 
     Parameters
     ----------
-    model : Runner, Checkpoint, or anything that `make_runner` takes
+    model : Runner, Checkpoint, or any other model that `nescio.wrap` takes
         It must take images and have a preprocessing.
     split : Split
     path : path
         Ends in .safetensors. During the work, its parts are in a folder next to it.
     features, device : optional
-        Passed to `make_runner`. Those of a checkpoint are "pooled,penultimate" if not given.
+        As `nescio.wrap` takes them. Those of a checkpoint are "pooled,penultimate" if not given.
     tuning : Tuning, optional
         With it, the outputs also get what ODIN and the perturbed Mahalanobis read. Only for torch
         modules.
@@ -135,9 +132,6 @@ def extract(
         sets.
     on_images : callable
         Called with the number of images just done.
-    engine : OnCluster, optional
-        Computes the outputs on a Ray cluster: what `nescio.lab.extraction.on_ray.ray_engine` gives.
-        By default, this process computes them.
     """
     started = time.perf_counter()
     check_outputs_target(path)
@@ -148,8 +142,6 @@ def extract(
     runner = make_runner(model, features=features, device=device)
     batch_size = runner.fixed_batch or batch_size
     manifest = _manifest(runner, split, batch_size, tuning, train, corruption)
-    if engine is not None and "device" in manifest:
-        manifest["device"] = engine.device
     # Versions of nescio, torch and other libraries do not count: after an upgrade, work goes on.
     versions = {name for name in manifest if name.endswith("_version")} - {"extraction_version"}
     key = {name: value for name, value in manifest.items() if name not in versions}
@@ -165,19 +157,15 @@ def extract(
             parts.remove()  # a crash may have left them
             on_images(len(split))
             return result(0, RuntimeChoice(existing.manifest["runtime"], "up to date"))
-        gaussian = Mahalanobis().fit(train) if tuning and tuning.needs_train else None
-        computation = Computation(split, batch_size, tuning, gaussian, corruption)
-        runtimes = Runtimes.of(runtime)
         if pooled is not None:
-            choice = RuntimeChoice(TORCH, "only the last layers run")
-            compute = computation.by_head(runner, pooled)
-        elif engine is not None:
-            choice = runtimes.named(runner, computation.n_batches, engine.device)
-            compute = engine(computation, runner, choice.runtime)
+            read, run, choice = _head_pass(runner, pooled)
         else:
-            compute, choice = computation.by(runner, runtimes)
+            runtimes = Runtimes.of(runtime)
+            read, run, choice = _image_pass(
+                runner, split, batch_size, runtimes, corruption, tuning, train
+            )
         # One runtime computes all parts of a result.
-        n_computed = parts.complete({**key, "runtime": choice.runtime}, compute, on_images)
+        n_computed = parts.complete({**key, "runtime": choice.runtime}, read, run, on_images)
         _save(path, parts, runner, split, {**manifest, **choice.facts()}, force=force)
         parts.remove()
     return result(n_computed, choice)
@@ -195,14 +183,9 @@ def _manifest(
     if runner.preprocessing is None:
         raise ParameterError(
             f"extraction needs to know how an image becomes the input of {runner!r}: pass "
-            "preprocessing=... to make_runner (--image-size, --mean, --std)."
+            "preprocessing=... to wrap (--image-size, --mean, --std)."
         )
     model_hash = runner.content_hash()
-    if model_hash is None:
-        raise ParameterError(
-            f"{runner!r} has no content hash, so results could not be told from those of another "
-            "model. Pass the path of the ONNX file instead of a session."
-        )
     if corruption is not None:
         checked_choice("corruption", corruption, tuple(CORRUPTIONS))
     if tuning is not None:
@@ -291,7 +274,7 @@ def _save(
                 name: rows for name, rows in arrays.items() if name not in ("logits", "features")
             },
         )
-        for arrays, images in zip(made, parts.images.values(), strict=True)
+        for arrays, images in zip(made, parts.images, strict=True)
     ]
     manifest = {**manifest, "skipped": [asdict(bad) for bad in split.skipped]}
     save_in_parts(path, outputs, manifest, force=force)
@@ -302,26 +285,41 @@ class PartFiles:
 
     def __init__(self, path: Path, n_images: int, batch_size: int) -> None:
         self.folder = path.with_name(path.name + ".parts")
-        self.images = dict(enumerate(in_batches(n_images, batch_size * _BATCHES_PER_PART)))
+        self.images = in_batches(n_images, batch_size * _BATCHES_PER_PART)
+        self.batch_size = batch_size
 
-    def complete(self, key: Mapping[str, Any], compute: ComputeParts, on_images: OnImages) -> int:
+    def complete(
+        self, key: Mapping[str, Any], read: ReadBatches, run: RunBatch, on_images: OnImages
+    ) -> int:
         """Compute the parts that are missing, damaged or of another key.
 
         Returns the number of images computed.
         """
         self.folder.mkdir(exist_ok=True)
         missing = {
-            number: images for number, images in self.images.items() if not self._has(number, key)
+            number: [
+                images[start : start + self.batch_size]
+                for start in range(0, len(images), self.batch_size)
+            ]
+            for number, images in enumerate(self.images)
+            if not self._has(number, key)
         }
-        n_missing = sum(map(len, missing.values()))
-        on_images(sum(map(len, self.images.values())) - n_missing)
-        for number, arrays in compute(missing, on_images):
+        n_missing = sum(len(self.images[number]) for number in missing)
+        on_images(sum(map(len, self.images)) - n_missing)
+        # One stream of batches for all parts: reading continues while a part is written.
+        stream = read(batch for part in missing.values() for batch in part)
+        for number, part in missing.items():
+            blocks = []
+            for batch in part:
+                blocks.append(run(next(stream)))
+                on_images(len(batch))
+            arrays = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
             _PART.write(self._file(number), arrays, {"key": key}, force=True)
         return n_missing
 
     def read(self) -> list[Arrays]:
         """Return the arrays of all parts, memory-mapped."""
-        files = map(self._file, self.images)
+        files = map(self._file, range(len(self.images)))
         return [_PART.read(file, verify=False)[0] for file in files]  # `complete` has verified them
 
     def remove(self) -> None:
@@ -341,72 +339,43 @@ class PartFiles:
 # --- computing ---
 
 
-@dataclass(frozen=True)
-class Computation:
-    """What an extraction computes with a runner of its model, here or on another machine."""
+def _image_pass(
+    runner: Runner,
+    split: Split,
+    batch_size: int,
+    runtimes: Runtimes,
+    corruption: str | None,
+    tuning: Tuning | None,
+    train: Outputs | None,
+) -> tuple[ReadBatches, RunBatch, RuntimeChoice]:
+    """Return how images are read and run by the chosen runtime, and which one that is."""
+    preprocessing = runner.preprocessing
+    assert preprocessing is not None
+    reader = Reader(split, preprocessing)
 
-    split: Split
-    batch_size: int
-    tuning: Tuning | None = None
-    gaussian: Mahalanobis | None = None
-    corruption: str | None = None
+    def read(batches: Iterable[Indices]) -> Iterator[Array]:
+        if corruption is None:
+            return reader.batches(batches)
+        corrupted = CorruptedReader(reader, corruption).batches(batches)
+        return map(preprocessing.normalise, corrupted)  # they are not bytes
 
-    @property
-    def n_batches(self) -> int:
-        """How many batches of images there are."""
-        return len(in_batches(len(self.split), self.batch_size))
+    batches = in_batches(len(split), batch_size)
+    fast, choice = runtimes.choose(runner, lambda: next(read(batches[:1])), len(batches))
+    if tuning is None:
+        return read, checked_run(fast, runner), choice
+    gaussian = Mahalanobis().fit(train) if tuning.needs_train else None
+    return read, partial(run_perturbed, runner, tuning, gaussian, fast=fast), choice
 
-    def by(self, own: Runner, runtimes: Runtimes) -> tuple[ComputeParts, RuntimeChoice]:
-        """Return how parts are computed by the chosen runtime, and which one that is."""
-        preprocessing = own.preprocessing
-        assert preprocessing is not None
-        reader = Reader(self.split, preprocessing)
 
-        def read(batches: Iterable[Indices]) -> Iterator[Array]:
-            if self.corruption is None:
-                return reader.batches(batches)
-            corrupted = CorruptedReader(reader, self.corruption).batches(batches)
-            return map(preprocessing.normalise, corrupted)  # they are not bytes
+def _head_pass(
+    runner: Runner, pooled: NDArray[np.float32]
+) -> tuple[ReadBatches, RunBatch, RuntimeChoice]:
+    """Return how the features of a backbone are run by the head of its network."""
+    from nescio.lab.networks.checkpoint import CheckpointRunner
 
-        first = in_batches(len(self.split), self.batch_size)[:1]
-        fast, choice = runtimes.choose(own, lambda: next(read(first)), self.n_batches)
-        run = checked_run(fast, own)
-        if self.tuning is not None:
-            run = partial(run_perturbed, own, self.tuning, self.gaussian, fast=fast)
-        return partial(self._compute, read, run), choice
-
-    def by_head(self, runner: Runner, pooled: NDArray[np.float32]) -> ComputeParts:
-        """Return how the head of a network computes parts from the features of its backbone."""
-        from nescio.lab.networks.checkpoint import CheckpointRunner
-
-        assert isinstance(runner, CheckpointRunner)
-        run = runner.head_runner().run
-        return partial(self._compute, lambda batches: (pooled[batch] for batch in batches), run)
-
-    def _compute(
-        self,
-        read: Callable[[Iterable[Indices]], Iterator[Array]],
-        run: Callable[[Any], Arrays],
-        parts: Mapping[int, range],
-        on_images: OnImages,
-    ) -> Iterator[tuple[int, Arrays]]:
-        """Compute parts in this process, in order."""
-        batches = {
-            number: [
-                images[start : start + self.batch_size]
-                for start in range(0, len(images), self.batch_size)
-            ]
-            for number, images in parts.items()
-        }
-        # One stream of batches for all parts: reading continues while a part is written.
-        stream = read(batch for part in batches.values() for batch in part)
-        for number, part in batches.items():
-            blocks = []
-            for batch in part:
-                blocks.append(run(next(stream)))
-                on_images(len(batch))
-            arrays = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-            yield number, arrays
+    assert isinstance(runner, CheckpointRunner)
+    choice = RuntimeChoice(TORCH, "only the last layers run")
+    return lambda batches: (pooled[batch] for batch in batches), runner.head_runner().run, choice
 
 
 # --- features of a frozen backbone ---

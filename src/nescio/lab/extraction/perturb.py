@@ -31,7 +31,7 @@ from nescio._io.toml import from_table, from_toml, read_toml
 from nescio._validation import Array, checked_choice, checked_whole, to_numpy
 from nescio.detectors import Mahalanobis
 from nescio.errors import FileFormatError, NescioError, ParameterError
-from nescio.lab.data.corrupt import CORRUPTIONS, SYNTHETIC_SETS
+from nescio.lab.data.batches import CORRUPTIONS, SYNTHETIC_SETS
 from nescio.models.base import Runner
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs

@@ -79,7 +79,7 @@ class Runtimes:
 
         `own` runs the network itself. `first_batch` gives images to compare both runtimes on.
         """
-        choice = self.named(own, n_batches, own.describe().get("device"))
+        choice = self._named(own, n_batches)
         if own.kind == "onnx" or choice.runtime == TORCH:
             return own, choice
         key = (own.content_hash(), str(own.describe()), own.preprocessing)
@@ -92,15 +92,16 @@ class Runtimes:
                 raise ParameterError(f"{error}. Choose torch.") from error
         return self._copy[1], choice
 
-    def named(self, own: Runner, n_batches: int, device: str | None) -> RuntimeChoice:
-        """Return the choice without trying it, for a network that runs on a device."""
+    def _named(self, own: Runner, n_batches: int) -> RuntimeChoice:
+        """Return the choice without trying it."""
         if own.kind == "onnx":
             if self.name == TORCH:
                 raise ParameterError("an ONNX file is run by onnxruntime, got runtime='torch'.")
             return RuntimeChoice(ONNXRUNTIME, "it runs ONNX files")
         if self.name != AUTO:
             return RuntimeChoice(self.name, "as requested")
-        if device != "cpu" or not hasattr(own, "placed"):  # only runners of torch place inputs
+        # Only runners of torch place inputs.
+        if own.describe().get("device") != "cpu" or not hasattr(own, "placed"):
             return RuntimeChoice(TORCH, "it is no torch network on the CPU")
         if n_batches <= _MIN_BATCHES:
             return RuntimeChoice(TORCH, "there are few batches")

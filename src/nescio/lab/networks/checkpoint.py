@@ -21,8 +21,15 @@ from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table
 from nescio._validation import Array
 from nescio.errors import FileFormatError, ParameterError
-from nescio.lab.networks.network import HIDDEN_UNITS, OWN, Network, build_network, prepared
-from nescio.lab.networks.weights import load_state, read_state_dict
+from nescio.lab.networks.network import (
+    HIDDEN_UNITS,
+    OWN,
+    Network,
+    build_network,
+    load_state,
+    prepared,
+    read_state_dict,
+)
 from nescio.models import Runner
 from nescio.models.base import INPUT, PENULTIMATE, POOLED
 from nescio.models.images import Preprocessing
@@ -88,7 +95,7 @@ class Checkpoint:
         check_label_names(self.label_names, len(self.label_names))
 
     def make_runner(self, **settings: Any) -> Runner:
-        """Return a runner of the network: what `nescio.models.make_runner` asks a model for."""
+        """Return a runner of the network: what `nescio.wrap` asks a model for."""
         return CheckpointRunner(self, **settings)
 
     def content_hash(self) -> str:

@@ -14,7 +14,7 @@ from nescio._io.files import check_target, replacing
 from nescio.choosing import Choice
 from nescio.choosing.choice import COLUMNS
 from nescio.errors import ParameterError
-from nescio.monitor import MonitorReport
+from nescio.monitor import Monitor
 from nescio.monitor.report import monitor_figures
 
 _PAGE_STYLE = """
@@ -132,13 +132,12 @@ def check_plot_target(path: str | Path, *, force: bool) -> None:
     check_target(path, force=force)
 
 
-def draw_monitor(report: MonitorReport, path: str | Path, *, force: bool = False) -> None:
+def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
     """Write the figures of a monitor as an HTML page, atomically.
 
     Parameters
     ----------
-    report : MonitorReport
-        Result of `Monitor.report`.
+    monitor : Monitor
     path : str or Path
         The file to write. Its name must end in .html.
     force : bool
@@ -148,8 +147,8 @@ def draw_monitor(report: MonitorReport, path: str | Path, *, force: bool = False
     page = plain_page(
         "nescio monitor",
         "Does the stream still look like the calibration data?",
-        report.summary(),
-        monitor_figures(report),
+        monitor.summary(),
+        monitor_figures(monitor),
     )
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, encoding="utf-8")

@@ -15,7 +15,7 @@ from typing import Any
 from nescio._io.toml import from_table, from_toml, read_toml
 from nescio._validation import checked_choice, checked_whole
 from nescio.errors import ParameterError
-from nescio.lab.extraction.image_batches import Augmentation
+from nescio.lab.data.batches import Augmentation
 from nescio.lab.networks.checkpoint import Architecture
 from nescio.lab.networks.network import HIDDEN_UNITS
 from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing

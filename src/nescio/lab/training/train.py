@@ -25,13 +25,12 @@ from torch import nn
 
 from nescio._version import __version__
 from nescio.errors import DatasetError, FileError, ParameterError
+from nescio.lab.data.batches import Augmentation, Reader
 from nescio.lab.data.split import Split
 from nescio.lab.extraction.extract import cached_features
-from nescio.lab.extraction.image_batches import Augmentation, Reader
 from nescio.lab.extraction.runtimes import AUTO, Runtimes
 from nescio.lab.networks.checkpoint import Checkpoint
 from nescio.lab.networks.network import Network
-from nescio.lab.training.distributed import World
 from nescio.lab.training.settings import TrainSettings
 from nescio.lab.training.trainer import (
     BEST,
@@ -42,6 +41,7 @@ from nescio.lab.training.trainer import (
     FeatureExamples,
     ImageExamples,
     Trainer,
+    World,
 )
 
 TRAINING_VERSION = 1

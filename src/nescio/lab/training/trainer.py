@@ -1,30 +1,43 @@
-"""The epochs of a training run: examples, optimiser, and the state on disk."""
+"""The epochs of a training run: examples, optimiser, and the state on disk.
+
+Several processes, which torchrun starts, can train one network (`World`). The layers of a network
+can be kept at the spectral norm 1 (`SpectralNorm`).
+"""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import spectral_norm
 
 from nescio._io.files import replacing
 from nescio._io.results import to_json
 from nescio.errors import NonFiniteError, ParameterError
-from nescio.lab.extraction.image_batches import Indices, Reader, in_batches
+from nescio.lab.data.batches import Indices, Reader, in_batches
 from nescio.lab.networks.checkpoint import Checkpoint, load_training
 from nescio.lab.networks.network import Network, checked_logits
-from nescio.lab.networks.spectral import SpectralNorm
-from nescio.lab.training.distributed import World
 from nescio.lab.training.settings import OptimiserSettings, TrainSettings
 from nescio.metrics import mean_average_precision
+
+# One process may compute the features of a whole data set while the others wait.
+_TIMEOUT = timedelta(hours=12)
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_PARTS = "parametrizations.weight."  # what torch puts before the names of a weight's parts
+_STEPS = 100  # of the power method: singular values that are close together need many
 
 
 class ImageExamples:
@@ -304,3 +317,169 @@ def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[d
         {"params": list(trained.get_submodule(part).parameters()), "lr": rate}
         for part, rate in rates.items()
     ]
+
+
+# --- several processes ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """One process and the number of processes that train together; one, without torchrun.
+
+    Each process computes its share of every batch, and gradients are averaged over all processes.
+    On GPUs, batch norm uses the statistics of the whole batch, so the loss curve is the same for
+    any number of processes. torch has no such batch norm for CPUs: there, each process uses the
+    statistics of its share.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @classmethod
+    def from_environment(cls) -> World:
+        """Return what torchrun has set in the environment."""
+        defaults = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}
+        return cls(*(int(os.environ.get(name, value)) for name, value in defaults.items()))
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes files and prints."""
+        return self.rank == 0
+
+    @contextmanager
+    def joined(self, device: torch.device) -> Iterator[None]:
+        """Connect to the other processes for the duration of the block."""
+        if self.size == 1:
+            yield
+            return
+        backend = "gloo"
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # collectives run on the current device
+            backend = "nccl"
+        distributed.init_process_group(backend, timeout=_TIMEOUT)
+        try:
+            yield
+        finally:
+            distributed.destroy_process_group()
+
+    def device(self, device: torch.device) -> torch.device:
+        """Return this process's own GPU if there are several processes, else the device itself."""
+        if device.type != "cuda" or self.size == 1:
+            return device
+        return torch.device("cuda", self.local_rank)
+
+    def wait(self) -> None:
+        """Wait until all processes have arrived here."""
+        if self.size > 1:
+            distributed.barrier()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all processes, in the order of their ranks."""
+        if self.size == 1:
+            return [value]
+        values = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+    def check_batch_size(self, batch_size: int) -> None:
+        """Raise unless every process gets the same share of a batch."""
+        if batch_size % self.size:
+            raise ParameterError(
+                f"the batch size must be divisible by the number of processes, {self.size}, got "
+                f"{batch_size}."
+            )
+
+    def parallel(self, module: nn.Module, device: torch.device) -> nn.Module:
+        """Return the module with gradients averaged over all processes."""
+        if self.size == 1:
+            return module
+        if device.type != "cuda":
+            return nn.parallel.DistributedDataParallel(module)
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+        return nn.parallel.DistributedDataParallel(module, device_ids=[device.index])
+
+    def share_buffers(self, module: nn.Module) -> None:
+        """Copy the buffers of the first process, such as batch statistics, to all processes."""
+        for buffer in module.buffers() if self.size > 1 else ():
+            distributed.broadcast(buffer, src=0)
+
+
+# --- spectral normalisation -----------------------------------------------------------------------
+
+
+class SpectralNorm:
+    """Keeps the weights of trained layers at the spectral norm 1 (Miyato et al., 2018).
+
+    A weight, as a matrix with one row per output, is divided by its largest singular value, which
+    one step of the power method per batch keeps track of. SNoJoE (Mei et al., 2024) trains networks
+    for joint energy with it: such a layer cannot stretch distances, so an input far from the
+    training data is less likely to be mapped onto it or to large logits. Only training needs the
+    parts of such a layer. A saved network has plain weights.
+
+    Parameters
+    ----------
+    network : Module
+        It is changed.
+    trained : Module
+        The part of the network that is trained. Layers without gradients are left as they are.
+    """
+
+    def __init__(self, network: nn.Module, trained: nn.Module) -> None:
+        self.network = network
+        parts = set(trained.modules())
+        self.layers = {
+            path: layer
+            for path, layer in network.named_modules()
+            # A weight that the user's own module computes is no parameter, and stays as it is.
+            if layer in parts
+            and isinstance(layer, _LAYERS)
+            and isinstance(layer.weight, nn.Parameter)
+            and layer.weight.requires_grad
+        }
+        if not self.layers:
+            raise ParameterError(
+                "spectral_norm needs a convolution or a linear layer to train, but the network has "
+                "none. Leave out spectral_norm."
+            )
+        for layer in self.layers.values():
+            spectral_norm(layer)
+
+    @contextmanager
+    def weights(self) -> Iterator[None]:
+        """Compute each weight once for the duration of the block, in its own precision."""
+        with parametrize.cached():
+            for layer in self.layers.values():
+                _ = layer.weight
+            yield
+
+    def track(self) -> None:
+        """Keep track of the singular values even if the network is in evaluation mode."""
+        for layer in self.layers.values():
+            layer.get_submodule("parametrizations").train()
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Compute the singular values more accurately, before the weights are used."""
+        self.track()
+        for layer in self.layers.values():
+            for _ in range(_STEPS):
+                _ = layer.weight  # each access is one step of the power method
+
+    def plain_weights(self) -> dict[str, Tensor]:
+        """Return the state dict of the same network without spectral normalisation."""
+        parts = tuple(f"{path}.{_PARTS}" for path in self.layers)
+        state = self.network.state_dict()
+        plain = {name: tensor for name, tensor in state.items() if not name.startswith(parts)}
+        return plain | {f"{path}.weight": _weight(layer) for path, layer in self.layers.items()}
+
+
+@torch.no_grad()
+def _weight(layer: nn.Module) -> Tensor:
+    """Return the weight as in evaluation mode: training mode would change the singular vectors."""
+    parts: nn.Module = layer.parametrizations  # type: ignore[assignment]
+    training = parts.training
+    parts.eval()
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    parts.train(training)
+    return weight

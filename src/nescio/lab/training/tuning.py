@@ -19,8 +19,8 @@ from torch import nn
 from nescio import scores
 from nescio.detectors import Mahalanobis
 from nescio.errors import ParameterError
+from nescio.lab.data.batches import CorruptedReader, Reader, in_batches
 from nescio.lab.data.split import Split
-from nescio.lab.extraction.image_batches import CorruptedReader, Reader, in_batches
 from nescio.lab.extraction.perturb import (
     AGGREGATES,
     Setting,

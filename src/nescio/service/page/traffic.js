@@ -72,7 +72,7 @@ function view({ monitor, charts }, detector) {
 
 // --- the monitor ---
 
-// The words are those of MonitorReport.summary: the first line says what has changed, the last
+// The words are those of Monitor.summary: the first line says what has changed, the last
 // line states the evidence, and indented lines are details of the line before them.
 function state(monitor) {
   const [headline, ...lines] = monitor.summary.split("\n");

@@ -9,9 +9,8 @@ from torch import nn
 
 from nescio.errors import ParameterError
 from nescio.lab.networks.checkpoint import load_checkpoint
-from nescio.lab.networks.spectral import SpectralNorm
 from nescio.lab.training import train
-from nescio.lab.training.trainer import Trainer
+from nescio.lab.training.trainer import SpectralNorm, Trainer
 
 
 def spectral_norms(network):

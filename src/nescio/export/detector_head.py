@@ -1,4 +1,4 @@
-"""A classifier and its detector as one torch module, for use in torch."""
+"""A calibrated detector as a torch module: in torch, and for graphs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from nescio.calibration import CUSTOM, LABEL_COUNT, Calibration
 from nescio.detectors import Arrays, Detector, NotCalibratedError, as_detector
-from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
+from nescio.errors import ExportError, MissingInputError, ShapeError
 from nescio.export.scorers import count_passed, scorer_of, search_table
-from nescio.models import Runner, Wrapped
 from nescio.outputs import Head
 
 
 class FusedOutputs(NamedTuple):
-    """What a fused model returns, with one row per sample."""
+    """What a `DetectorHead` returns, with one row per sample."""
 
     logits: Tensor  # (n_samples, n_labels), float32 or float64
     probs: Tensor  # (n_samples, n_labels)
@@ -139,74 +138,6 @@ class DetectorHead(nn.Module):
         device = fn(torch.zeros(1, dtype=torch.int64)).device
         super()._apply(lambda tensor: tensor.to(device), recurse)  # type: ignore[no-untyped-call]
         return self
-
-
-def places_of(layers: tuple[str, ...], runner: Runner) -> tuple[int, ...]:
-    """Return where the layers of a `DetectorHead` are among the outputs of a runner's module."""
-    known = ("logits", *runner.array_names)
-    # The features may be the input of the head under another name.
-    return tuple(known.index(name if name in known else "features") for name in layers)
-
-
-class FusedModel(nn.Module):
-    """A classifier with its detector: one module from inputs to predictions and verdicts.
-
-    It is plain torch: it moves between devices, and `torch.compile` and `torch.export` take it. The
-    classifier is used unchanged, in the mode it is in; call `eval()` as you would on the
-    classifier.
-
-    Parameters
-    ----------
-    classifier : Module, or a wrapped model
-        Returns logits, or a tuple of logits and the layers that the detector reads, in the order
-        of its `scores_from`.
-    detector : Detector, optional
-        Calibrated; that of the wrapped model if not given.
-    head : Head, optional
-        The classifier's last layer, for a detector that reads it: the `head` of its `Outputs`.
-
-    Examples
-    --------
-    >>> import nescio as ns
-    >>> detector = ns.MaxLogit().calibrate(torch.arange(-100.0, 100.0).reshape(100, 2))
-    >>> fused = FusedModel(nn.Linear(3, 2), detector).eval()
-    >>> fused(torch.zeros(5, 3)).score.shape
-    torch.Size([5])
-    """
-
-    def __init__(
-        self, classifier: Any, detector: Detector | None = None, *, head: Head | None = None
-    ) -> None:
-        super().__init__()
-        from_probs = False
-        runner: Any = None
-        if not isinstance(classifier, nn.Module):
-            if not isinstance(classifier, Wrapped):
-                raise ParameterError(
-                    "classifier must be a torch module or a wrapped model, got "
-                    f"{type(classifier).__name__}. Wrap other models first: nescio.wrap."
-                )
-            runner = classifier.runner
-            if not hasattr(runner, "module"):
-                raise ExportError(
-                    f"a {runner.kind} model is not a torch module. Write it as ONNX: export_onnx."
-                )
-            detector = classifier.detector if detector is None else detector
-            from_probs, classifier = runner.from_probs, runner.module()
-        if detector is None:
-            raise ParameterError("there is no detector: pass a calibrated one.")
-        self.classifier = classifier
-        self.head = DetectorHead(detector, from_probs=from_probs, head=head)
-        layers = self.head.layers
-        self.places = range(1, 1 + len(layers)) if runner is None else places_of(layers, runner)
-
-    def forward(self, *inputs: Any, **named: Any) -> FusedOutputs:
-        """Return predictions and verdicts of one pass."""
-        given = self.classifier(*inputs, **named)
-        found = given if isinstance(given, tuple) else (given,)
-        layers = [found[at] for at in self.places if at < len(found)]
-        outputs: FusedOutputs = self.head(found[0], *layers)
-        return outputs
 
 
 class VerdictModule(nn.Module):

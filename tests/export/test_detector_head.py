@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
+from nescio.errors import ExportError, MissingInputError, ShapeError
 
 torch = pytest.importorskip("torch")
 
@@ -18,7 +18,7 @@ from fixtures.export import (
     some_logits,
     whole_outputs,
 )
-from nescio.export import DetectorHead, FusedModel, scorers
+from nescio.export import DetectorHead, scorers
 from nescio.export.parity import check_parity
 from nescio.export.scorers import SCORES
 
@@ -158,9 +158,9 @@ def test_probabilities_become_logits():
 
 def test_half_precision_leaves_the_calibration_alone():
     detector = ns.JointEnergy().calibrate(some_logits())
-    fused = FusedModel(a_network(), detector).half()
-    assert fused.classifier[0].weight.dtype == torch.float16
-    assert fused.head.verdict.table.dtype == torch.float64
+    fused = torch.nn.Sequential(*a_network(), DetectorHead(detector)).half()
+    assert fused[0].weight.dtype == torch.float16
+    assert fused[-1].verdict.table.dtype == torch.float64
     with torch.no_grad():
         outputs = fused(torch.from_numpy(some_inputs(10)).half())
     assert outputs.logits.dtype == torch.float32
@@ -178,35 +178,37 @@ def test_all_tensors_move_to_another_device_with_the_head(name):
     assert all(one.is_meta for one in head.buffers())
 
 
-def test_a_fused_model_of_a_module_and_of_a_wrapped_one():
-    network, inputs = a_network(), some_inputs(30, seed=3)
-    wrapped = ns.wrap(network).calibrate(some_inputs())
-    wanted = wrapped(inputs)
-    for fused in (FusedModel(network, wrapped.detector), FusedModel(wrapped)):
-        with torch.no_grad():
-            found = fused(torch.from_numpy(inputs))
-        np.testing.assert_allclose(found.probs, wanted.probs, rtol=1e-5)
-        np.testing.assert_allclose(found.score, wanted.assessment.scores, rtol=1e-5)
-        assert (found.in_distribution.numpy() == wanted.in_distribution).all()
-
-
-@pytest.mark.parametrize("name", ["react", "ash"])
-def test_a_fused_model_of_a_detector_that_reads_the_head(name):
+@pytest.mark.parametrize(
+    "detector",
+    [
+        *("joint_energy", "mahalanobis", "react", "ash", ns.Combined(["react", "knn"])),
+        ns.Combined(["knn(layer=penultimate)", "knn(layer=0)"]),
+    ],
+    ids=str,
+)
+def test_a_head_after_the_module_of_a_wrapped_model(detector):
     inputs = some_inputs(30, seed=3)
-    wrapped = ns.wrap(a_network(), detector=name)
-    if wrapped.detector.learns_from:
-        wrapped = wrapped.fit(some_inputs(seed=2))
-    wrapped = wrapped.calibrate(some_inputs())
-    with pytest.raises(MissingInputError, match=r"last layer.*head=outputs\.head"):
-        FusedModel(wrapped)
-    fused = FusedModel(wrapped, head=wrapped.outputs(inputs).head)
+    wrapped = ns.wrap(a_network(), features="input", detector=detector)
+    wrapped = wrapped.fit(some_inputs(), some_logits(300) > 0).calibrate(some_inputs(seed=2))
+    wanted = wrapped(inputs)
+    head = DetectorHead(wrapped.detector, head=wanted.outputs.head)
     with torch.no_grad():
-        found = fused(torch.from_numpy(inputs))
-    np.testing.assert_allclose(found.score, wrapped(inputs).assessment.scores, rtol=1e-5)
+        logits, *layers = wrapped.runner.module()(torch.from_numpy(inputs))
+        known = dict(zip(wrapped.runner.array_names, layers, strict=True))
+        found = head(logits, *(known.get(name, layers[0]) for name in head.layers))
+    np.testing.assert_allclose(found.probs, wanted.probs, rtol=1e-5)
+    np.testing.assert_allclose(found.score, wanted.assessment.scores, rtol=1e-4)
+    assert (found.in_distribution.numpy() == wanted.in_distribution).all()
+
+
+def test_a_detector_that_reads_the_last_layer_needs_it():
+    with pytest.raises(MissingInputError, match=r"last layer.*head=outputs\.head"):
+        DetectorHead(calibrated("react", None))
 
 
 def test_gradients_flow_through_the_score():
-    fused = FusedModel(a_network(), ns.JointEnergy().calibrate(some_logits()))
+    head = DetectorHead(ns.JointEnergy().calibrate(some_logits()))
+    fused = torch.nn.Sequential(a_network(), head)
     inputs = torch.from_numpy(some_inputs(4)).requires_grad_()
     fused(inputs).score.sum().backward()
     assert inputs.grad.abs().sum() > 0
@@ -246,19 +248,3 @@ def test_wrong_inputs():
         head(torch.zeros(2, 5))
     with pytest.raises(MissingInputError, match="features"):
         DetectorHead(mahalanobis()[0])(torch.zeros(2, N_LABELS))
-    with pytest.raises(ParameterError, match="no detector"):
-        FusedModel(a_network())
-    with pytest.raises(ParameterError, match="a torch module or a wrapped model, got str"):
-        FusedModel("model.onnx")
-
-
-@pytest.mark.parametrize("parts", [["react", "knn"], ["knn(layer=penultimate)", "knn(layer=0)"]])
-def test_two_layers_in_one_detector(parts):
-    wrapped = ns.wrap(a_network(), features="input", detector=ns.Combined(parts))
-    wrapped = wrapped.fit(some_inputs()).calibrate(some_inputs(seed=2))
-    inputs = some_inputs(30, seed=3)
-    wanted = wrapped(inputs)
-    fused = FusedModel(wrapped, head=wanted.outputs.head)
-    with torch.no_grad():
-        found = fused(torch.from_numpy(inputs))
-    np.testing.assert_allclose(found.score, wanted.assessment.scores, rtol=1e-4)

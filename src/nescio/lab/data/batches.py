@@ -1,0 +1,297 @@
+"""From image files to batches of pixels, as they are, cropped at random, or corrupted.
+
+Threads read ahead of the model. They are threads and not processes: Pillow decodes and resizes
+without the interpreter's lock, and nothing is copied between processes. What is random about an
+image depends on its index alone, so the result is the same for any number of threads.
+
+`SYNTHETIC_SETS` are the paper's five synthetic validation sets, made from noise and from
+in-distribution images. Two more corruptions are what the authors' published code has in place of
+two of these. Corrupted images are floats within [0, 1] of shape (n, 3, h, w).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nescio._threads import available_cpus
+from nescio._validation import checked_choice
+from nescio.errors import DatasetError, InputError, ParameterError, ShapeError
+from nescio.lab.data.split import Split
+from nescio.models.images import Preprocessing, read_image
+
+_BATCHES_AHEAD = 2
+_CROP_ATTEMPTS = 10
+_CROP_RATIO = (3 / 4, 4 / 3)
+
+Box = tuple[float, float, float, float]
+Indices = Sequence[int] | NDArray[Any]
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random crops, stretched to the square, and mirror images half of the time.
+
+    Parameters
+    ----------
+    crop_scale : tuple of two floats
+        The smallest and largest share of the image's area to keep. A crop cannot be larger than the
+        image: with a largest share above 1, sizes are drawn again until a crop fits, at most 10
+        times, and then the whole image is taken (or its middle, if it is long and narrow).
+    flip : bool
+    """
+
+    crop_scale: tuple[float, float] = (0.5, 1.0)
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        scale = tuple(float(value) for value in self.crop_scale)
+        if len(scale) != 2 or not 0 < scale[0] <= min(1, scale[1]) or not math.isfinite(scale[1]):
+            raise ParameterError(f"crop_scale must be two shares, such as [0.5, 1.0], got {scale}.")
+        object.__setattr__(self, "crop_scale", scale)
+
+    def box(self, width: int, height: int, rng: np.random.Generator) -> Box:
+        """Return left, top, right and bottom of a random crop."""
+        for _ in range(_CROP_ATTEMPTS):
+            area = width * height * rng.uniform(*self.crop_scale)
+            ratio = math.exp(rng.uniform(math.log(_CROP_RATIO[0]), math.log(_CROP_RATIO[1])))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                left = int(rng.integers(width - w + 1))
+                top = int(rng.integers(height - h + 1))
+                return left, top, left + w, top + h
+        # No crop fits. Take the whole image, or the middle of a long and narrow one.
+        w = min(width, round(height * _CROP_RATIO[1]))
+        h = min(height, round(width / _CROP_RATIO[0]))
+        left, top = (width - w) // 2, (height - h) // 2
+        return left, top, left + w, top + h
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the images of a split."""
+
+    split: Split
+    preprocessing: Preprocessing
+    augmentation: Augmentation | None = None  # its crops are drawn from seed and index
+    seed: tuple[int, ...] = ()
+
+    def pixels(self, index: int) -> Pixels:
+        """Read one image, of shape (3, size, size)."""
+        try:
+            image = read_image(self.split.path(index))
+        except DatasetError as error:
+            raise DatasetError(
+                f"{error} Fix the file, or leave it out: --skip-bad, or "
+                "nescio.lab.data.without_damaged(split)."
+            ) from error
+        if self.augmentation is None:
+            return self.preprocessing.pixels(image)
+        rng = np.random.default_rng((*self.seed, index))
+        pixels = self.preprocessing.pixels(image, self.augmentation.box(*image.size, rng))
+        flipped = self.augmentation.flip and rng.random() < 0.5
+        return pixels[:, :, ::-1] if flipped else pixels
+
+    def batches(self, batches: Iterable[Indices]) -> Iterator[Pixels]:
+        """Give the images of each batch of indices, in order; reading runs ahead of the caller.
+
+        A batch has the shape (n_images, 3, size, size).
+        """
+        pending: deque[list[Future[Pixels]]] = deque()
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            try:
+                for indices in batches:
+                    pending.append([pool.submit(self.pixels, int(index)) for index in indices])
+                    if len(pending) > _BATCHES_AHEAD:
+                        yield np.stack([image.result() for image in pending.popleft()])
+                while pending:
+                    yield np.stack([image.result() for image in pending.popleft()])
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def in_batches(n_items: int, batch_size: int) -> list[range]:
+    """Return consecutive indices in batches of `batch_size`."""
+    return [
+        range(start, min(start + batch_size, n_items)) for start in range(0, n_items, batch_size)
+    ]
+
+
+# --- corrupted images -----------------------------------------------------------------------------
+
+Images = NDArray[np.floating[Any]]
+
+PATCHES_PER_SIDE = 4
+
+
+def gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Return independent standard normal values, as normalised inputs."""
+    return rng.standard_normal(images.shape, dtype=np.float32)
+
+
+def clipped_gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Return normal values of standard deviation 0.5, clipped to [-1, 1], as normalised inputs."""
+    noise: Images = 0.5 * rng.standard_normal(images.shape, dtype=np.float32)
+    return noise.clip(-1, 1)
+
+
+def uniform_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Return independent uniform values on [-1, 1), as normalised inputs."""
+    return 2 * rng.random(images.shape, dtype=np.float32) - 1
+
+
+def arithmetic_mean(images: Images, partners: Images, _rng: np.random.Generator) -> Images:
+    """Return the mean of two images, pixel by pixel."""
+    mean: Images = (images + partners) / 2
+    return mean
+
+
+def geometric_mean(images: Images, partners: Images, _rng: np.random.Generator) -> Images:
+    """Return the square root of the product of two images, pixel by pixel."""
+    mean: Images = np.sqrt(images * partners)
+    return mean
+
+
+def jigsaw(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Cut each image into 4 by 4 equal patches and permute them.
+
+    Every image has its own permutation, which is never the identity. If the height or width is not
+    divisible by 4, the pixels left over at the bottom or the right stay where they are.
+    """
+    side = PATCHES_PER_SIDE
+    height, width = (length // side for length in images.shape[2:])
+    if not (height and width):
+        raise ShapeError(
+            f"images must have at least {side} by {side} pixels for a jigsaw, got {images.shape}."
+        )
+    corners = [(row * height, column * width) for row in range(side) for column in range(side)]
+    shuffled = images.copy()
+    for image, target in zip(images, shuffled, strict=True):
+        order = rng.permutation(len(corners))
+        while (order == np.arange(len(corners))).all():
+            order = rng.permutation(len(corners))
+        for (to_y, to_x), source in zip(corners, order, strict=True):
+            y, x = corners[source]
+            target[:, to_y : to_y + height, to_x : to_x + width] = image[
+                :, y : y + height, x : x + width
+            ]
+    return shuffled
+
+
+def unnormalised(images: Images, _partners: Images, _rng: np.random.Generator) -> Images:
+    """Return the images as they are, as inputs that nobody has normalised.
+
+    The authors' code has these images where the paper has the jigsaw: it assigns the permutation
+    and the normalisation to an attribute that nothing reads.
+    """
+    return images
+
+
+CORRUPTIONS: dict[str, Callable[[Images, Images, np.random.Generator], Images]] = {
+    function.__name__: function
+    for function in (
+        gaussian_noise,
+        uniform_noise,
+        arithmetic_mean,
+        geometric_mean,
+        jigsaw,
+        clipped_gaussian_noise,
+        unnormalised,
+    )
+}
+"""Each corruption as a function of (images, partners, rng); noise uses only the images' shape."""
+
+SYNTHETIC_SETS = tuple(CORRUPTIONS)[:5]
+"""The names of the paper's five sets."""
+
+NORMALISED = frozenset(
+    {"gaussian_noise", "clipped_gaussian_noise", "uniform_noise", "unnormalised"}
+)
+"""Those of `CORRUPTIONS` that return the network's input; the others return pixels in [0, 1]."""
+
+
+def corrupt(
+    name: str,
+    images: Images,
+    partners: Images,
+    rng: np.random.Generator,
+    *,
+    mean: ArrayLike,
+    std: ArrayLike,
+) -> Images:
+    """Return one of the sets as pixels; the network's input is `(pixels - mean) / std`.
+
+    The paper draws its noise in the input space of the classifier. So the noise is normal or
+    uniform after the normalisation, and its pixels may be outside [0, 1]. The two means and the
+    jigsaw have pixels within [0, 1].
+
+    Parameters
+    ----------
+    name : str
+        One of `CORRUPTIONS`.
+    images : array of shape (n, 3, h, w)
+        In-distribution images within [0, 1]; the noises use only their shape.
+    partners : array of shape (n, 3, h, w)
+        The other image of each pair, for the two means.
+    rng : numpy.random.Generator
+        For a result that does not depend on the batch, pass one image at a time, each with its
+        own generator.
+    mean, std : array-like of shape (3,)
+        The network's normalisation, by channel.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> images = rng.random((2, 3, 8, 8))
+    >>> corrupt("jigsaw", images, images[::-1], rng, mean=[0.5] * 3, std=[0.5] * 3).shape
+    (2, 3, 8, 8)
+    """
+    checked_choice("corruption", name, tuple(CORRUPTIONS))
+    if not (images.min() >= 0 and images.max() <= 1):
+        raise InputError(
+            f"images must be pixels within [0, 1], got {images.min():.3g} to {images.max():.3g}. "
+            "Apply corruptions before the normalisation."
+        )
+    made = CORRUPTIONS[name](images, partners, rng)
+    if name in NORMALISED:
+        std, mean = (np.asarray(values, np.float32)[:, None, None] for values in (std, mean))
+        made = made * std + mean
+    return made.astype(images.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class CorruptedReader:
+    """Reads images as pixels from 0 to 1, and corrupts each one the same way in any batch."""
+
+    reader: Reader
+    name: str  # one of CORRUPTIONS
+    seed: tuple[int, ...] = (0,)  # the first number decides the partners of the images
+
+    def batches(self, batches: Iterable[Indices]) -> Iterator[NDArray[np.float32]]:
+        """Give the corrupted images of each batch of indices, in order."""
+        batches = [np.asarray(batch) for batch in batches]
+        # The partner of an image is the next one in a random circle, never itself.
+        circle = np.random.default_rng(self.seed[0]).permutation(len(self.reader.split))
+        partner_of = np.empty(len(circle), np.intp)
+        partner_of[circle] = np.roll(circle, -1)
+        images = self.reader.batches(batches)
+        partners = self.reader.batches(partner_of[batch] for batch in batches)
+        colours = {"mean": self.reader.preprocessing.mean, "std": self.reader.preprocessing.std}
+        for indices, *pair in zip(batches, images, partners, strict=True):
+            pixels, partner = (part.astype(np.float32) / np.float32(255) for part in pair)
+            rows = [slice(row, row + 1) for row in range(len(indices))]
+            rngs = [np.random.default_rng((*self.seed, int(index))) for index in indices]
+            yield np.concatenate(
+                [
+                    corrupt(self.name, pixels[row], partner[row], rng, **colours)
+                    for row, rng in zip(rows, rngs, strict=True)
+                ]
+            )
