@@ -42,7 +42,7 @@ def to_numpy(value: Any) -> Array:
         try:
             wide = value.float() if str(value.dtype) == "torch.bfloat16" else value
             return np.asarray(wide.numpy(force=True))
-        except (RuntimeError, TypeError) as error:  # sparse, nested, quantised, or without data
+        except (RuntimeError, TypeError) as error:  # sparse, nested, or without data
             raise InputError(f"cannot read the tensor as an array: {error}") from error
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(

@@ -33,6 +33,7 @@ from nescio.detectors.inputs import Arrays, Given
 from nescio.detectors.plausibility import Profile
 from nescio.errors import (
     DetectorError,
+    InputError,
     MissingInputError,
     NescioError,
     ParameterError,
@@ -427,7 +428,12 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Return what `_score` computes as float64; raise unless it is one number per sample."""
         scores = self._score(arrays)
         if type(scores) is not np.ndarray:
-            scores = to_numpy(scores)
+            try:
+                scores = to_numpy(scores)
+            except InputError as error:
+                raise DetectorError(
+                    f"{type(self).__name__}._score must return one number per sample: {error}"
+                ) from error
         if scores.shape != (len(arrays),) or scores.dtype.kind not in "fiub":
             raise DetectorError(
                 f"{type(self).__name__}._score must return one number per sample: an array of "

@@ -7,11 +7,11 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
 from nescio._io.columns import MATRICES
 from nescio._io.files import Files
@@ -212,10 +212,11 @@ def _read_npz(path: Path) -> dict[str, Any]:
             optional = (*MATRICES[1:], "ids", "label_names")
             content |= {name: archive[name] for name in optional if name in names}
             head = [archive[name] for name in _HEAD if name in names]
-            arrays = {}
-            for name in (name for name in names if name not in (logits, *optional, *_HEAD)):
-                with suppress(ValueError):  # Python objects
-                    arrays[name] = archive[name]
+            others = [name for name in names if name not in (logits, *optional, *_HEAD)]
+            n_samples = len(content["logits"])
+            arrays = {
+                name: archive[name] for name in others if _is_matrix(archive, name, n_samples)
+            }
     except FileFormatError:
         raise
     except _NUMPY_ERRORS as error:
@@ -228,14 +229,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
             raise ShapeError(f"{name} must have one dimension, got shape {content[name].shape}.")
     if len(head) == len(_HEAD):
         content["head"] = Head(*head)
-    n_samples = len(content["logits"])
-    return content | {
-        "arrays": {
-            name: array
-            for name, array in arrays.items()
-            if array.ndim == 2 and len(array) == n_samples and array.dtype.kind in "fiu"
-        }
-    }
+    return content | {"arrays": arrays}
 
 
 def _numpy_reason(path: Path) -> str:
@@ -244,3 +238,15 @@ def _numpy_reason(path: Path) -> str:
     if magic.startswith((b"\x93NUMPY", b"PK")):
         return f"{path} is truncated or damaged, or holds Python objects; nescio never unpickles."
     return f"{path} is not a NumPy file."
+
+
+def _is_matrix(archive: Any, name: str, n_samples: int) -> bool:
+    """Return whether an array has numbers and one row per sample; read only its header.
+
+    A small archive may hold an array of gigabytes that is not needed.
+    """
+    members = archive.zip.namelist()
+    with archive.zip.open(name if name in members else f"{name}.npy") as stream:
+        read = (read_array_header_1_0, read_array_header_2_0)[read_magic(stream) != (1, 0)]
+        shape, _, dtype = read(stream)
+    return len(shape) == 2 and shape[0] == n_samples and dtype.kind in "fiu"
