@@ -72,7 +72,7 @@ def test_a_logit_at_the_threshold_is_not_above_it_in_any_precision():
 
 def test_it_reads_as_a_table(model, held_out):
     logits = ns.Outputs(
-        [[3.0, -1.0, 2.0, 1.0, 0.5], [-9.0] * 5], label_names="abcde", ids=["x", "y"]
+        [[3.0, -1.0, 2.0, 1.0, 0.5], [-9.0] * 5], label_names=list("abcde"), ids=["x", "y"]
     )
     detector = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(99, 5)))
     assert repr(ns.Prediction(logits, detector.assess(logits))).splitlines() == [

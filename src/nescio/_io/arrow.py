@@ -132,7 +132,8 @@ class TableFiles:
     def _opened(self, path: str) -> Iterator[_Part]:
         """Open one of the files; raise if it was written to since it was first opened."""
         if self._text is not None:
-            yield _in_batches(self._text.schema, self._text.to_batches)
+            with arrow_errors(path, self._kind):
+                yield _in_batches(self._text.schema, self._text.to_batches)
             return
         local = None if self._files.remote else path
         opened = _open_parquet if self._kind == "Parquet" else _open_ipc
