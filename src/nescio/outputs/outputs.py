@@ -272,7 +272,7 @@ class Outputs(Result):
 
     def __iter__(self) -> Iterator[Outputs]:
         """Give each sample."""
-        return (self[row] for row in range(len(self)))
+        return (self[[row]] for row in range(len(self)))
 
     def select_labels(self, labels: Sequence[str] | Sequence[int]) -> Outputs:
         """Return the outputs of some labels only, in the given order.
