@@ -21,8 +21,8 @@ from nescio._io.results import by_name
 from nescio._validation import to_numpy
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
-from nescio.detectors.default import AUTO, default_detector
-from nescio.detectors.naming import DETECTORS, as_detector, written
+from nescio.detectors.combined import AUTO, default_detector
+from nescio.detectors.registry import DETECTORS, as_detector, written
 from nescio.errors import (
     InputError,
     LabelMismatchError,
