@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio._io.columns import Columns
+from nescio._io.tables import Columns
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.detectors.verdicts import score_stream
 from nescio.errors import InputError, NonFiniteError, ParameterError
-from nescio.outputs import reading
-from nescio.outputs.reading import open_stream
+from nescio.outputs import files as reading
+from nescio.outputs.files import open_stream
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

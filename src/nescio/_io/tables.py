@@ -218,15 +218,17 @@ class Columns:
                 f"not all columns hold numbers: {shown}. Drop those that do not from the data "
                 "frame, or pass the features as an array."
             )
-        hint = ""
+        message = f"not all columns hold floating-point numbers: {shown}."
         if len(names) <= _NAMED:
-            hint = f" To leave out, pass --ignore {_as_option(names)} (in Python: ignore={names})."
-        comma = " Decimal commas make text of numbers: --decimal ," if "text" in kinds.values() else ""
-        return InputError(
-            f"not all columns hold floating-point numbers: {shown}.{hint} If one holds the ids, "
-            "pass --id-column. To choose the columns of the labels yourself, pass --labels "
-            f"(labels=) with names or patterns; '*' takes all.{comma}"
+            option = _as_option(names)
+            message += f" To leave them out, pass --ignore {option} (in Python: ignore={names})."
+        message += (
+            " If one holds the ids, pass --id-column. To choose the columns of the labels "
+            "yourself, pass --labels (labels=) with names or patterns; '*' takes all."
         )
+        if "text" in kinds.values():
+            message += " Decimal commas make text of numbers: --decimal ,"
+        return InputError(message)
 
     def chosen(self, names: Sequence[str], taken: Collection[str | None] = ()) -> tuple[str, ...]:
         """Return the names that `labels` chooses, except those that are taken for other roles."""

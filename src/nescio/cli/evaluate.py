@@ -190,7 +190,7 @@ def choose(
     """
     from nescio.choosing import choose as choose_detector
     from nescio.lab.report import draw_choice
-    from nescio.outputs.reading import read_outputs
+    from nescio.outputs.files import read_outputs
 
     corrupted = named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     if same_file(train, held_out):

@@ -12,13 +12,13 @@ import numpy as np
 from sklearn.base import clone
 
 from nescio._charts.histogram import roc
-from nescio._charts.results import Result, View, keyed
+from nescio._charts.results import Result, View, by_name, keyed
 from nescio._charts.style import curve_style, cut
 from nescio._charts.svg import Chart, Markup, Scale, percent
-from nescio._io.columns import Columns, is_frame
 from nescio._io.files import same_file
-from nescio._io.results import by_name
-from nescio._validation import to_numpy
+from nescio._io.frames import read_frame
+from nescio._io.tables import Columns
+from nescio._validation import is_frame, to_numpy
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
 from nescio.detectors.combined import AUTO, default_detector
@@ -35,8 +35,8 @@ from nescio.errors import (
 from nescio.metrics.evaluation import Evaluation, chance_note, evaluate
 from nescio.metrics.measures import AurocDifference, auroc, delong_test
 from nescio.outputs import Outputs
+from nescio.outputs.files import MAX_ROWS, columns_like, labels_like, read_outputs
 from nescio.outputs.outputs import TEXT, from_content
-from nescio.outputs.reading import MAX_ROWS, columns_like, labels_like, read_outputs
 
 ALL = "all"
 
@@ -315,7 +315,7 @@ def _read(data: Any, from_probs: bool | None, columns: Columns, max_rows: int | 
         return data
     if _is_path(data):
         return read_outputs(data, from_probs=from_probs, columns=columns, max_rows=max_rows)
-    content = columns.read_frame(data) if is_frame(data) else {"logits": to_numpy(data)}
+    content = read_frame(data, columns) if is_frame(data) else {"logits": to_numpy(data)}
     return from_content(content, from_probs=bool(from_probs))
 
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio._charts.results import Result, View, strip
-from nescio._io.results import by_name
+from nescio._charts.results import Result, View, by_name, strip
 from nescio._io.toml import from_table
 from nescio._threads import available_cpus
 from nescio._validation import checked_share, checked_whole

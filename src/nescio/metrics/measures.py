@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.columns import is_frame
-from nescio._validation import check_multi_hot, checked_choice, to_numpy
+from nescio._validation import check_multi_hot, checked_choice, is_frame, to_numpy
 from nescio.calibration import checked_scores
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.outputs import Outputs
