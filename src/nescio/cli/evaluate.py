@@ -65,7 +65,7 @@ def evaluate_detectors(
 
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
-    from nescio.detectors.naming import build_detector
+    from nescio.detectors.registry import build_detector
     from nescio.metrics.comparison import compare
     from nescio.outputs.reading import read_sets
 
@@ -287,7 +287,7 @@ def report(
     nescio report --id test.npy --ood textures.npy -o report.html
     """
     require("jinja2", "report")
-    from nescio.detectors.naming import build_detector
+    from nescio.detectors.registry import build_detector
     from nescio.lab.report import write_report
     from nescio.lab.report.page import from_outputs, from_results
     from nescio.outputs.reading import read_sets

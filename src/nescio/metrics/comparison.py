@@ -20,8 +20,8 @@ from nescio._io.toml import from_table
 from nescio._validation import checked_share, checked_whole
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
-from nescio.detectors.default import AUTO, default_detector
-from nescio.detectors.naming import DETECTORS, as_detector, written
+from nescio.detectors.combined import AUTO, default_detector
+from nescio.detectors.registry import DETECTORS, as_detector, written
 from nescio.errors import (
     LabelMismatchError,
     MissingInputError,
