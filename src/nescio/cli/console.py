@@ -115,7 +115,7 @@ def _root_options(
 ) -> None:
     """Options of nescio itself."""
     for name in use or ():
-        from nescio.detectors.naming import detector_class
+        from nescio.detectors.registry import detector_class
 
         if ":" not in name:
             raise ParameterError(f"--use must be package.module:Class, got {name!r}.")
