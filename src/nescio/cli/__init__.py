@@ -116,7 +116,7 @@ def _options(
 ) -> None:
     """Options of nescio itself."""
     if use:
-        from nescio.detectors.naming import detector_class
+        from nescio.detectors.registry import detector_class
 
         for name in use:
             if ":" not in name:

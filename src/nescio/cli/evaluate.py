@@ -65,8 +65,9 @@ def evaluate_detectors(
 
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
-    from nescio.detectors.naming import build_detector
-    from nescio.metrics.comparison import compare, read_sets
+    from nescio.detectors.registry import build_detector
+    from nescio.metrics.comparison import compare
+    from nescio.outputs.reading import read_sets
 
     detectors = {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names)}
     sets = read_sets(id_path, ood_paths, train, held_out, **files.reading())
@@ -79,6 +80,7 @@ def evaluate_detectors(
             held_out=sets.held_out,
             tpr=tpr,
             n_bootstrap=bootstrap,
+            from_probs=False,  # the data was checked when it was read
             on_step=advance,
         )
     if as_json:
@@ -285,10 +287,10 @@ def report(
     nescio report --id test.npy --ood textures.npy -o report.html
     """
     require("jinja2", "report")
-    from nescio.detectors.naming import build_detector
+    from nescio.detectors.registry import build_detector
     from nescio.lab.report import write_report
     from nescio.lab.report.page import from_outputs, from_results
-    from nescio.metrics.comparison import read_sets
+    from nescio.outputs.reading import read_sets
 
     check_target(output, force=force)
     refuse_overwriting(output, results, id_path, train, held_out, *(ood_paths or ()))
@@ -303,8 +305,6 @@ def report(
     elif results is None and id_path and ood_paths:
         keep = None if text_column is None else [text_column]
         sets = read_sets(id_path, ood_paths, train, held_out, **files.reading(keep=keep))
-        if text_column is not None:
-            sets = sets.with_texts(text_column)
         name = id_path if Path(id_path).stem in sets.ood else Path(id_path).stem
         if unknown := [root for root in roots if root not in (name, *sets.ood)]:
             raise ParameterError(
@@ -315,11 +315,9 @@ def report(
         with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
             lines, evidence = from_outputs(
                 name,
-                sets.id,
-                sets.ood,
+                sets,
                 detectors,
-                train=sets.train,
-                held_out=sets.held_out,
+                text_column=text_column,
                 image_roots=roots,
                 files={kind: path for kind, path in paths.items() if path is not None},
                 on_step=advance,

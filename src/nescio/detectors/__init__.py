@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nescio.detectors.assessment import Assessment
 from nescio.detectors.base import Detector, NotCalibratedError
 from nescio.detectors.inputs import Arrays
-from nescio.detectors.naming import (
+from nescio.detectors.registry import (
     DETECTORS,
     as_detector,
     build_detector,
@@ -22,8 +21,8 @@ from nescio.detectors.naming import (
     parse_detector,
     register,
 )
-from nescio.detectors.plausibility import Profile
 from nescio.detectors.saving import load
+from nescio.detectors.verdicts import Assessment
 
 if TYPE_CHECKING:  # for type checkers and editors, which do not see the search below
     from nescio.detectors.activations import (
@@ -74,7 +73,6 @@ __all__ = [
     "Assessment",
     "Detector",
     "NotCalibratedError",
-    "Profile",
     "as_detector",
     "build_detector",
     "load",
