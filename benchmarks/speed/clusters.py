@@ -39,7 +39,7 @@ def _score(bench: Bench, folder: Path) -> None:
     import nescio as ns
     from nescio.detectors.verdicts import score_stream
     from nescio.integrations.ray import Verdicts, connected, ray_scoring
-    from nescio.outputs.files import open_stream
+    from nescio.outputs.reading import open_stream
 
     rng = np.random.default_rng(0)
     names = [f"label {at}" for at in range(N_LABELS)]

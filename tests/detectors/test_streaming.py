@@ -17,8 +17,8 @@ from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.detectors.verdicts import score_stream
 from nescio.errors import InputError, NonFiniteError, ParameterError
-from nescio.outputs import files as reading
-from nescio.outputs.files import open_stream
+from nescio.outputs import reading
+from nescio.outputs.reading import open_stream
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -24,7 +24,7 @@ import psutil
 import nescio as ns
 from nescio.cli import main
 from nescio.integrations.ray import connected, count_processors, map_on_cluster
-from nescio.outputs import files as reading
+from nescio.outputs import reading
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,8 +8,8 @@ import pytest
 from nescio._io.tables import Columns
 from nescio._io.tensors import write_tensors
 from nescio.errors import FileError, FileFormatError, InputError, ShapeError
-from nescio.outputs import Head, Outputs, files as streams
-from nescio.outputs.files import open_stream, read_outputs
+from nescio.outputs import Head, Outputs, reading as streams
+from nescio.outputs.reading import open_stream, read_outputs
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

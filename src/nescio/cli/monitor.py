@@ -26,7 +26,7 @@ from nescio.cli.console import (
     say,
 )
 from nescio.errors import InputError, MissingInputError, ShapeError, error_context
-from nescio.outputs.files import OutputsStream, open_stream, where
+from nescio.outputs.reading import OutputsStream, open_stream, where
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector

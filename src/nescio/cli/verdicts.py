@@ -41,7 +41,7 @@ from nescio.errors import (
     require,
 )
 from nescio.outputs import Outputs
-from nescio.outputs.files import MAX_ROWS, open_stream, read_outputs
+from nescio.outputs.reading import MAX_ROWS, open_stream, read_outputs
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration

@@ -384,7 +384,7 @@ class Outputs(Result):
         A .safetensors file of nescio has a checksum, which is verified. This reads the whole file
         once. `verify=False` leaves it out, for files of many gigabytes.
         """
-        from nescio.outputs.files import open_stream
+        from nescio.outputs.reading import open_stream
 
         columns = Columns(id_column, labels, ignore, keep, sep=sep, decimal=decimal)
         stream = open_stream(path, columns, from_probs=from_probs, verify=verify)
