@@ -356,9 +356,9 @@ def _refusal(
     place = np.unravel_index(int(np.argmax(difference)), difference.shape)
     return ExportError(
         f"the graph does not compute what Python computes: {name} of sample {place[0]} is "
-        f"{graph[place]!s} in the graph and {python[place]!s} in Python, and the allowed difference "
-        f"is {tolerance:g} (relative to the value, if above 1). Nothing was written. If the model is "
-        "correct, the cause may be rounding, of float16 above all: allow more (tolerance=0.01, "
-        "--tolerance 0.01). A model that branches on the values of its input in Python, or that "
-        "keeps state between calls, cannot become a graph."
+        f"{graph[place]!s} in the graph and {python[place]!s} in Python, and the allowed "
+        f"difference is {tolerance:g} (relative to the value, if above 1). Nothing was written. If "
+        "the model is correct, the cause may be rounding, of float16 above all: allow more "
+        "(tolerance=0.01, --tolerance 0.01). A model that branches on the values of its input in "
+        "Python, or that keeps state between calls, cannot become a graph."
     )

@@ -11,8 +11,8 @@ import numpy as np
 
 from nescio._charts.results import View, result_card
 from nescio._charts.style import cut, listed
-from nescio._io.columns import index_ids, index_of
-from nescio._validation import Array, check_logits, checked_whole, to_numpy
+from nescio._io.frames import index_ids
+from nescio._validation import Array, check_logits, checked_whole, index_of, to_numpy
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.combined import (
     AUTO as THE_DEFAULT,
@@ -223,18 +223,19 @@ class Wrapped:
                 "part of them.",
                 TruncatedTextWarning,
             )
+        index = index_of(inputs) if ids is None else None
         return Outputs(
             arrays["logits"],
             features=arrays.get(FEATURES),
             labels=labels if own_labels is None else own_labels,
-            ids=index_ids(inputs) if ids is None else ids,
+            ids=ids if index is None else index_ids(index),
             label_names=names,
             manifest=manifest,
             head=self.runner.head({name: array[:batch_size] for name, array in arrays.items()}),
             arrays={name: arrays[name] for name in self.runner.array_names[1:]},
             # As objects: NumPy would make all texts as long as the longest.
             kept={} if texts is None else {TEXT: np.array(texts, dtype=np.object_)},
-            index=index_of(inputs) if ids is None else None,
+            index=index,
         )
 
     def _run(
