@@ -17,7 +17,6 @@ import numpy as np
 
 from nescio._charts.results import Result, View, strip
 from nescio._io.results import by_name
-from nescio._io.toml import from_table
 from nescio._threads import available_cpus
 from nescio._validation import checked_share, checked_whole
 from nescio.metrics.measures import Indices, Ranking, Values
@@ -140,14 +139,6 @@ class Evaluation(Result):
     def as_dict(self) -> dict[str, Any]:
         """Return the evaluation as plain numbers, for JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
-        """Return the evaluation that `as_dict` wrote; unknown keys are ignored."""
-        evaluation = from_table(cls, {field.name: content[field.name] for field in fields(cls)})
-        checked_whole("n_id", evaluation.n_id, minimum=1)
-        checked_whole("n_ood", evaluation.n_ood, minimum=1)
-        return evaluation
 
     @property
     def estimates(self) -> dict[str, Estimate]:
