@@ -28,7 +28,7 @@ from nescio.lab.settings import (
     TuneSettings,
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "input-perturbation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "input-perturbation.md"
 
 
 def as_module(made):

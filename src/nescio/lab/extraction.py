@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from nescio.lab.perturbation import Tuning
     from nescio.models.torch_models import TorchRunner
 
+__all__ = ["Extraction", "extract"]
+
 EXTRACTION_VERSION = 2
 """Raise it if the same model and images give other outputs than before."""
 

@@ -52,6 +52,8 @@ from nescio.models.images import Preprocessing
 from nescio.models.torch_models import Pass, TorchRunner
 from nescio.outputs import Outputs
 
+__all__ = ["tune"]
+
 METHODS = ("odin", "mahalanobis")
 AGGREGATES = ("max", "sum")
 DIRECTIONS = ("max", "predicted_max", "sum", "gaussian")

@@ -43,6 +43,8 @@ from nescio.lab.networks.network import Network, SpectralNorm, checked_logits
 from nescio.lab.settings import OptimiserSettings, TrainSettings
 from nescio.metrics import mean_average_precision
 
+__all__ = ["Epoch", "Run", "train"]
+
 TRAINING_VERSION = 1
 """Raise it if the same settings and data give another network than before."""
 

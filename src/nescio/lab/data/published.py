@@ -254,7 +254,6 @@ NUS_AUTHORS_LIST = "nus_wide_test_imglist.txt"
 
 _NUS = "NUS-WIDE"
 _NUS_PART = {name: "Train" if name == "train" else "Test" for name in NUS_WIDE_SPLITS}
-_NUS_FOLDERS = ("Flickr", "images")
 # Line 78,372 of the official Labels_lake_Train.txt. It is not a label, so it is read as 0.
 _NUS_SLIP = "-1130179"
 
@@ -299,10 +298,8 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     chosen = np.flatnonzero(labels.any(axis=1))
     notes = {}
     if split.startswith("authors-"):
-        chosen, notes = (
-            _nus_authors_half(root, images, chosen, split),
-            {"halves_seed": NUS_AUTHORS_SEED},
-        )
+        chosen = _nus_authors_half(root, images, chosen, first=split == "authors-val")
+        notes = {"halves_seed": NUS_AUTHORS_SEED}
     elif split != "train":
         chosen = half(chosen, np.random.default_rng(HALVES_SEED), first=split == "val")
         notes = {"halves_seed": HALVES_SEED}
@@ -324,7 +321,7 @@ def _nus_path(line: str) -> str:
 
 
 def _nus_authors_half(
-    root: Path, images: list[str], rows: NDArray[np.intp], split: str
+    root: Path, images: list[str], rows: NDArray[np.intp], *, first: bool
 ) -> NDArray[np.intp]:
     """Return the rows of a half as the authors' loader shuffles their list, with a fixed seed."""
     path = root / NUS_AUTHORS_LIST
@@ -335,14 +332,13 @@ def _nus_authors_half(
             "deeplearning-wisc/multi-label-ood, or choose other halves: nus_wide_halves = "
             f'"nescio" in the benchmark\'s file. {HOW_TO}'
         )
-    listed = read_lines(_NUS, path)
     # File names are unique, and in a copy with all images in one folder they are all there is.
     row_of = {Path(images[row]).name: row for row in rows}
-    names = [Path(_nus_path(line.split()[0])).name for line in listed]
+    names = [Path(_nus_path(line.split()[0])).name for line in read_lines(_NUS, path)]
     ordered = np.array([row_of[name] for name in names if name in row_of], dtype=np.intp)
     if not len(ordered):
         raise DatasetError(f"{path} names no image of the official Test list. {HOW_TO}")
-    return half(ordered, np.random.RandomState(NUS_AUTHORS_SEED), first=split == "authors-val")
+    return half(ordered, np.random.RandomState(NUS_AUTHORS_SEED), first=first)
 
 
 def _nus_values(
@@ -362,18 +358,13 @@ def _nus_values(
 def _find_nus_images(root: Path, listed: list[str]) -> tuple[Path, list[str]]:
     """Return the folder of the images and the paths in it: as listed, or without their folders."""
     flat = [image.rpartition("/")[2] for image in listed]
-    candidates = [root / name for name in _NUS_FOLDERS]
+    unique = len(set(flat)) == len(flat)
+    candidates = [root / "Flickr", root / "images"]
     for folder in (*candidates, root):
         names = names_in(folder)
-        if any(image.partition("/")[0] in names for image in listed):
-            return folder, listed
-        if any(image in names for image in flat):
-            if len(set(flat)) < len(flat):
-                raise DatasetError(
-                    f"{folder} has images without the folders of the list, but some images in "
-                    f"different folders have the same name. Unpack the folders too. {HOW_TO}"
-                )
-            return folder, flat
+        for images in (listed, flat) if unique else (listed,):
+            if any(image.partition("/")[0] in names for image in images):
+                return folder, images
     return find_folder(f"{_NUS} images", *candidates), listed
 
 
