@@ -43,10 +43,11 @@ def test_using_nescio_never_imports_torch():
 
 
 def test_detectors_do_not_import_each_other():
-    """They share functions and base classes, but no method is made of another one."""
+    """They share functions and base classes; only `combined` is made of other methods."""
     folder = Path(nescio.__file__).parent / "detectors"
     classes = {kind.__name__ for kind in nescio.DETECTORS.values()}
-    for module in {kind.__module__ for kind in nescio.DETECTORS.values()}:
+    modules = {kind.__module__ for kind in nescio.DETECTORS.values()}
+    for module in modules - {"nescio.detectors.combined"}:
         tree = ast.parse((folder / f"{module.rpartition('.')[2]}.py").read_text())
         imports = {
             name.name

@@ -40,7 +40,7 @@ from sklearn.datasets import load_digits, load_sample_images
 from torch import nn
 
 import nescio
-from nescio.detectors.naming import build_detector
+from nescio.detectors.registry import build_detector
 from nescio.outputs import Outputs
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -37,7 +37,7 @@ def _score(bench: Bench, folder: Path) -> None:
     from pyarrow import parquet
 
     import nescio as ns
-    from nescio.detectors.streaming import score_stream
+    from nescio.detectors.verdicts import score_stream
     from nescio.integrations.ray import Verdicts, connected, ray_scoring
     from nescio.outputs.reading import open_stream
 

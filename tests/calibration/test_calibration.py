@@ -6,7 +6,7 @@ from scipy import stats
 
 import nescio as ns
 from fixtures.streams import logits_of
-from nescio.calibration import Calibration, Firing, Threshold, benjamini_hochberg
+from nescio.calibration import Calibration, LabelFrequencies, Threshold, benjamini_hochberg
 from nescio.errors import (
     InputError,
     MissingInputError,
@@ -153,18 +153,18 @@ def test_rows_with_nan_or_plus_infinity_do_not_count(rng):
     logits = rng.normal(size=(700, 4)).astype(np.float32)
     logits[5, 1], logits[300, 0], logits[699, 3] = np.nan, -np.inf, np.inf
     clean = np.delete(logits, [5, 699], axis=0)
-    firing = Firing.from_logits(logits)
+    firing = LabelFrequencies.from_logits(logits)
     assert firing.n_samples == 698
     assert firing.counts.tolist() == (clean > 0).sum(0).tolist()
     # A sum that overflows is no reason to leave a row out.
     large = np.full((300, 4), 3e38, np.float32)
-    assert Firing.from_logits(large).counts.tolist() == [300] * 4
-    assert Firing.from_logits(logits[:0]).n_samples == 0
+    assert LabelFrequencies.from_logits(large).counts.tolist() == [300] * 4
+    assert LabelFrequencies.from_logits(logits[:0]).n_samples == 0
 
 
 @pytest.mark.parametrize("beside", [np.nan, np.inf])
 def test_minus_infinity_hides_no_bad_value(beside):
-    firing = Firing.from_logits(np.array([[-np.inf, beside], [-np.inf, 1.0]]))
+    firing = LabelFrequencies.from_logits(np.array([[-np.inf, beside], [-np.inf, 1.0]]))
     assert (firing.n_samples, firing.counts.tolist()) == (1, [0, 1])
 
 
@@ -173,6 +173,6 @@ def test_firing_is_kept_by_calibrate_and_by_a_file(tmp_path, rng):
     fitted = ns.JointEnergy().calibrate(logits)
     fitted.save(tmp_path / "a.nescio")
     loaded = ns.load(tmp_path / "a.nescio")
-    assert loaded.profile_.firing.counts.tolist() == (logits > 0).sum(0).tolist()
-    assert loaded.profile_.firing.n_samples == 300
+    assert loaded.profile_.label_frequencies.counts.tolist() == (logits > 0).sum(0).tolist()
+    assert loaded.profile_.label_frequencies.n_samples == 300
     assert not hasattr(fitted.fit(logits), "profile_")

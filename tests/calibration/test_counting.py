@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nescio.calibration.thresholds import Counter
+from nescio.calibration.calibration import Counter
 
 RNG = np.random.default_rng(0)
 INFINITE = np.full(20, np.inf)

@@ -132,7 +132,7 @@ def test_the_default_is_chosen_by_what_is_there(here, nescio):
     code, out, err = nescio("calibrate", "held.safetensors", "-o", "x.nescio", *train)
     assert code == 0, err
     saved = json.loads(out)
-    expected = ns.detectors.default.default_detector(
+    expected = ns.detectors.combined.default_detector(
         ns.Outputs.load("train.safetensors"), ns.Outputs.load("held.safetensors")
     )
     assert (saved["detector"], saved["reason"]) == (expected.detector.name, expected.reason)

@@ -14,12 +14,11 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import nescio as ns
 from fixtures.own_detectors import Neighbours
 from nescio.calibration import Threshold
-from nescio.calibration.thresholds import continuous_p_values
 from nescio.checks import NEEDS_CALIBRATION, check_detector, make_outputs
 from nescio.detectors import DETECTORS, build_detector, saving
 from nescio.detectors.base import learning_half
-from nescio.detectors.combined import RULES, reference_scores
-from nescio.detectors.naming import written
+from nescio.detectors.combined import RULES, continuous_p_values, reference_scores
+from nescio.detectors.registry import written
 from nescio.errors import (
     FileFormatError,
     ImplausibleValuesWarning,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nescio import Outputs
-from nescio.detectors.default import MIN_HELD_OUT, default_detector
+from nescio.detectors.combined import MIN_HELD_OUT, default_detector
 from nescio.errors import DefaultDetectorWarning
 
 

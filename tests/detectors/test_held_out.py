@@ -50,7 +50,7 @@ def test_half_of_the_rows_are_learned_from_and_the_others_calibrate(logits):
     np.testing.assert_array_equal(detector.mean_, logits[half].mean(0))
     (threshold,) = detector.calibration_.thresholds.values()
     np.testing.assert_array_equal(threshold.scores, np.sort(detector.score_samples(logits[~half])))
-    assert detector.profile_.firing.n_samples == (~half).sum()
+    assert detector.profile_.label_frequencies.n_samples == (~half).sum()
 
 
 def test_lists_and_outputs_are_halved_alike(logits):

@@ -15,7 +15,7 @@ import nescio as ns
 from nescio._io.columns import Columns
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
-from nescio.detectors.streaming import score_stream
+from nescio.detectors.verdicts import score_stream
 from nescio.errors import InputError, NonFiniteError, ParameterError
 from nescio.outputs import reading
 from nescio.outputs.reading import open_stream
@@ -231,7 +231,7 @@ import numpy, pyarrow.parquet, scipy.special
 import nescio as ns
 from nescio.cli import main
 from nescio._threads import limit_cpus
-from nescio.detectors import streaming
+from nescio.detectors import verdicts
 limit_cpus(2)
 pyarrow.set_cpu_count(2)
 def peak():

@@ -22,7 +22,10 @@ PYTHON = "\n".join(
 )
 # Nobody makes these: the example of what returns them shows them.
 RETURNED_BY = {
-    "nescio.calibration": {"calibrate": "Calibration", "Monitor": "Firing"},
+    "nescio.calibration": {
+        "calibrate": "Calibration Medians Profile",
+        "Monitor": "LabelFrequencies",
+    },
     "nescio.choosing": {"choose": "Choice FoldFacts Standing"},
     "nescio.lab.data": {
         "find_damaged": "BadFile",
@@ -30,10 +33,9 @@ RETURNED_BY = {
         "check_protocol": "Finding ProtocolReport",
         "load_folder": "Split",
     },
-    "nescio.detectors": {"assess": "Assessment", "calibrate": "Profile"},
+    "nescio.detectors": {"assess": "Assessment"},
     "nescio.explain": {
-        "explain": "Explanation LabelTerm Medians PartReason PartsExplanation Reason"
-        " ExplainedVerdicts"
+        "explain": "Explanation LabelTerm PartReason PartsExplanation Reason ExplainedVerdicts"
     },
     "nescio.export": {"export_onnx": "Differences Exported", "DetectorHead": "FusedOutputs"},
     "nescio.metrics": {

@@ -8,10 +8,11 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 import nescio as ns
+from nescio.calibration import Medians, Profile
 from nescio.checks import make_outputs
-from nescio.detectors import DETECTORS, Profile
+from nescio.detectors import DETECTORS
 from nescio.errors import ParameterError
-from nescio.explain import Medians, Terms
+from nescio.explain import Terms
 from nescio.scores import label_energy
 
 EXPLAINED = (

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.calibration.thresholds import continuous_p_values
 from nescio.checks import make_outputs
-from nescio.detectors.combined import RULES, reference_scores
+from nescio.detectors.combined import RULES, continuous_p_values, reference_scores
 from nescio.errors import InputError
 from nescio.explain import Reason
 

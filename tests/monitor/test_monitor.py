@@ -5,7 +5,7 @@ import pytest
 
 import nescio as ns
 from fixtures.streams import Calibrated, fed, grouped_detector, logits_of, not_more_than
-from nescio.detectors.assessment import Assessment
+from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.monitor import Monitor
 

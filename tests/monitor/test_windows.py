@@ -7,7 +7,7 @@ from scipy import stats
 
 import nescio as ns
 from fixtures.streams import SCORES, continuous, fed, logits_of, not_more_than
-from nescio.calibration import Firing
+from nescio.calibration import LabelFrequencies
 from nescio.monitor import Monitor
 from nescio.monitor.monitor import _MAX_POINTS
 from nescio.monitor.windows import KEPT_WINDOWS, ChartSegment, DriftWatch, band, holm, two_sided
@@ -70,8 +70,8 @@ def test_windows_are_counted_and_kept_up_to_a_number(detector, rng):
 def test_the_label_test_is_fishers(seed, n, n_calibration):
     rng = np.random.default_rng(seed)
     rates = rng.random((2, 20))
-    window = Firing(rng.binomial(n, rates[0]), n)
-    calibration = Firing(rng.binomial(n_calibration, rates[1]), n_calibration)
+    window = LabelFrequencies(rng.binomial(n, rates[0]), n)
+    calibration = LabelFrequencies(rng.binomial(n_calibration, rates[1]), n_calibration)
     for at, found in enumerate(two_sided(window, calibration)):
         fired = window.counts[at] + calibration.counts[at]
         exact = stats.hypergeom(n + n_calibration, fired, n)
@@ -97,7 +97,7 @@ def test_false_alarms_about_labels_stay_below_alpha():
     for seed in range(400):
         rng = np.random.default_rng(seed)
         rates = rng.random(30) * 0.5
-        firing = Firing(rng.binomial(300, rates), 300)
+        firing = LabelFrequencies(rng.binomial(300, rates), 300)
         watch = DriftWatch(firing, tuple(map(str, range(30))), 0.1)
         for window in range(20):
             watch.counts[0], watch.sizes[0] = rng.binomial(50, rates), 50
@@ -107,7 +107,7 @@ def test_false_alarms_about_labels_stay_below_alpha():
 
 
 def test_a_small_lasting_drift_shows_in_several_windows_together(rng):
-    firing = Firing(rng.binomial(5000, np.full(40, 0.2)), 5000)
+    firing = LabelFrequencies(rng.binomial(5000, np.full(40, 0.2)), 5000)
     watch = DriftWatch(firing, tuple(map(str, range(40))), 0.01)
     rates = np.where(np.arange(40) == 7, 0.25, 0.2)
     for window in range(64):
@@ -149,7 +149,7 @@ def test_labels_are_watched_where_one_is_masked(rng):
     held_out[:, 0] = after[:, 0] = -np.inf
     after[:, 3] += 2.0
     detector = ns.JointEnergy().calibrate(held_out)
-    assert detector.profile_.firing.n_samples == 2000
+    assert detector.profile_.label_frequencies.n_samples == 2000
     monitor = fed(Monitor(detector), detector, after)
     assert [drift.label for drift in monitor.label_drifts] == ["label 3"]
 

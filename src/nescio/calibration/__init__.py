@@ -1,4 +1,4 @@
-"""Calibration: thresholds, p-values, guarantees and groups."""
+"""Calibration: thresholds, p-values, guarantees, groups, and what the calibration data was like."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from nescio.calibration.calibration import (
     CUSTOM,
     LABEL_COUNT,
     MIN_GROUP_SIZE,
-    Calibration,
-    Firing,
-    benjamini_hochberg,
-    checked_groups,
-)
-from nescio.calibration.thresholds import (
     TIE_TOLERANCE,
+    Calibration,
     Scores,
     Threshold,
+    benjamini_hochberg,
+    checked_groups,
     checked_scores,
     conformal_rank,
     empirical_threshold,
     required_samples,
     tie_limits,
 )
+from nescio.calibration.profile import LabelFrequencies, Medians, Profile
 
 __all__ = [
     "CUSTOM",
@@ -28,7 +26,9 @@ __all__ = [
     "MIN_GROUP_SIZE",
     "TIE_TOLERANCE",
     "Calibration",
-    "Firing",
+    "LabelFrequencies",
+    "Medians",
+    "Profile",
     "Scores",
     "Threshold",
     "benjamini_hochberg",

@@ -13,7 +13,7 @@ from nescio._validation import checked_choice, checked_share, checked_whole
 from nescio.choosing.choice import Choice, FoldFacts, Standing, ordered, with_criterion
 from nescio.choosing.folds import Fold, Rows, checked_inputs, label_folds, make_fold
 from nescio.detectors import Detector, JointEnergy
-from nescio.detectors.naming import as_detector, written
+from nescio.detectors.registry import as_detector, written
 from nescio.errors import MissingInputError, NescioWarning, ParameterError
 from nescio.metrics import mean_average_precision
 from nescio.metrics.comparison import compare_outputs, obstacle
@@ -221,7 +221,6 @@ def _measured(
             held_out=fold.reference,
             tpr=tpr,
             n_bootstrap=0,
-            from_probs=False,  # the data was checked; refitted logits may look like percentages
         )
     skipped.update(comparison.skipped)
     return {

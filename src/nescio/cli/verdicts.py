@@ -47,7 +47,7 @@ from nescio.outputs.reading import MAX_ROWS, open_stream, read_outputs
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
     from nescio.detectors import Detector
-    from nescio.detectors.streaming import Scored, ScoreEngine
+    from nescio.detectors.verdicts import Scored, ScoreEngine
 
 # --- calibrate ------------------------------------------------------------------------------------
 
@@ -101,8 +101,8 @@ def calibrate(
     Examples: nescio calibrate val.npy --tpr 0.95 -o tagger.nescio, and with features and labels:
     nescio calibrate val.safetensors --train train.safetensors -o tagger.nescio
     """
-    from nescio.detectors.default import AUTO, default_detector
-    from nescio.detectors.naming import build_detector, written
+    from nescio.detectors.combined import AUTO, default_detector
+    from nescio.detectors.registry import build_detector, written
     from nescio.detectors.saving import plain_params
 
     check_target(output, force=force)
@@ -224,7 +224,7 @@ def score(
 
     Example: nescio score tagger.nescio new.parquet -o scored.parquet
     """
-    from nescio.detectors.streaming import score_stream
+    from nescio.detectors.verdicts import score_stream
 
     if output is not None:
         check_table_target(output, force=force)

@@ -23,14 +23,14 @@ from nescio._validation import Array, BoolArray, checked_choice, checked_share, 
 from nescio.calibration import (
     LABEL_COUNT,
     Calibration,
+    Profile,
     Scores,
     benjamini_hochberg,
     checked_groups,
 )
-from nescio.detectors import inputs, plausibility
-from nescio.detectors.assessment import Assessment
+from nescio.detectors import inputs
 from nescio.detectors.inputs import Arrays, Given
-from nescio.detectors.plausibility import Profile
+from nescio.detectors.verdicts import Assessment
 from nescio.errors import (
     DetectorError,
     InputError,
@@ -192,7 +192,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             if self.learns_from:
                 usable = inputs.usable_rows(given.arrays, self)
                 self._learn(given.arrays if usable is None else given.arrays[usable])
-                plausibility.remember_learned_data(self, given)
+                inputs.remember_learned_data(self, given)
         return self
 
     def calibrate(
@@ -236,7 +236,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 raise self._not_learned()
             whole = given = self._read(X, self.calibrates_from, from_probs=from_probs)
             self._remember(given)
-            plausibility.check_held_out(self, given)
+            inputs.check_held_out(self, given)
             if self.learns_from_held_out:
                 given, groups = self._learn_from_half(given, groups)
             scores = self._score_given(given)
@@ -246,7 +246,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             names = _groups_of(self.calibration_, given, groups)
             usable = ~np.isneginf(scores)
             self.profile_ = Profile.from_logits(given.logits, self.label_terms(), usable, names)
-            plausibility.warn_of_odd_logits(whole)
+            inputs.warn_of_odd_logits(whole)
         return self
 
     def _learn_from_half(self, given: Given, groups: Any) -> tuple[Given, Any]:
@@ -455,7 +455,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Take the named arrays from the data; check columns, labels, layer and model."""
         given = inputs.read(self, data, names, y, from_probs=from_probs)
         inputs.check_columns(self, given)
-        plausibility.check_same_model(self, given)
+        inputs.check_same_model(self, given)
         return given
 
     def _forget(self, *names: str) -> None:
@@ -464,7 +464,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def _remember(self, given: Given) -> None:
         """Keep the columns, labels, layers and model of the data, unless they are known already."""
-        plausibility.warn_of_another_head(given)
+        inputs.warn_of_another_head(given)
         n_columns = {name: matrix.shape[1] for name, matrix in given.arrays.matrices().items()}
         self.n_columns_ = {**n_columns, **getattr(self, "n_columns_", {})}
         self.n_features_in_ = next(iter(n_columns.values()))
@@ -475,7 +475,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         if given.layers:
             self.layers_ = given.layers
         if not getattr(self, "_made_with", {}):
-            self._made_with = plausibility.made_with(given)
+            self._made_with = inputs.made_with(given)
 
     # --- on disk ---
 

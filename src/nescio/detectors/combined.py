@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -14,13 +14,15 @@ from sklearn.base import clone
 
 from nescio._validation import Array, checked_choice
 from nescio.calibration import Scores
-from nescio.calibration.thresholds import continuous_p_values
 from nescio.detectors import inputs as reading
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
-from nescio.detectors.naming import as_detector, written
-from nescio.errors import ParameterError, TiedScoresWarning
+from nescio.detectors.label_scores import JointEnergy, TopKJointEnergy
+from nescio.detectors.neighbours import NearestNeighbours
+from nescio.detectors.registry import as_detector, written
+from nescio.errors import DefaultDetectorWarning, ParameterError, TiedScoresWarning, warn
 from nescio.explain import PartsExplanation
+from nescio.outputs import Outputs
 
 _SUMS: dict[str, Callable[[Scores], Scores]] = {
     "fisher": np.log,
@@ -36,6 +38,17 @@ DEFAULT_PARTS = ("joint_energy", "label_neighbours", "linear_probe")
 """How they were chosen, with the rule: docs/explanation/the-default.md."""
 
 _N_NEAREST = 3
+
+AUTO = "auto"
+"""In place of a detector's name: `default_detector` chooses."""
+
+MOST_LABELS = 20
+"""With more labels, those that are surely absent add up to noise that hides the others."""
+
+MOST_FEATURES = 4_096
+"""With more, such as the words of a vocabulary, learning takes minutes and much memory."""
+
+MIN_HELD_OUT = 400  # half of them make the p-values of the parts: a step of half a per cent
 
 
 @dataclass(eq=False, repr=False)
@@ -299,3 +312,158 @@ def reference_limits(part: Detector) -> Scores:
 
 def _union(names: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for some in names for name in some))
+
+
+# --- p-values as a continuous function of the score, for scores that are made of p-values ---
+
+
+def tail_scale(reference: Scores) -> float:
+    """Return the scale of the lower tail: how far the lowest tenth lies below the next score."""
+    lowest = max(1, len(reference) // 10)
+    scale = reference[min(lowest, len(reference) - 1)] - reference[:lowest].mean()
+    return float(scale or reference[-1] - reference[0] or 1.0)
+
+
+def continuous_p_values(reference: Scores, scores: Scores, limits: Scores | None = None) -> Scores:
+    """Return p-values of scores against n ascending reference scores, as a continuous function.
+
+    At the i-th smallest reference score it is i / (n + 1), and it is linear between them. So
+    P(p <= i / (n + 1)) = i / (n + 1) for i < n and a new score from the same distribution, as for
+    the conformal p-value, which is larger by at most 1 / (n + 1). At and above the largest
+    reference score it is n / (n + 1). Below the smallest one it falls as 1 / (n + 1) / (1 + gap /
+    scale), so that scores keep their order however low they are; `tail_scale` is the scale.
+
+    A score from the limit of a reference score on (`tie_limits`, by default the score itself)
+    counts as at least that score. So rounding does not move a score across tied reference scores.
+
+    Examples
+    --------
+    >>> continuous_p_values(np.array([0.0, 1.0, 3.0]), np.array([-1.0, 0.0, 2.0, 9.0]))
+    array([0.125, 0.25 , 0.625, 0.75 ])
+    """
+    n = len(reference)
+    scores = np.minimum(scores, reference[-1])
+    tied = reference if limits is None else limits
+    below = np.searchsorted(tied, scores, side="right")  # or equal
+    lower, upper = reference[np.maximum(below - 1, 0)], reference[np.minimum(below, n - 1)]
+    between = np.maximum(scores - lower, 0.0) / np.where(upper > lower, upper - lower, 1.0)
+    gaps = np.maximum(reference[0] - scores, 0.0) / tail_scale(reference)
+    return np.where(below == 0, 1 / (1 + gaps), below + between) / (n + 1)
+
+
+class Default(NamedTuple):
+    """A detector, not fitted yet, and the sentence that says why it was chosen."""
+
+    detector: Detector
+    reason: str
+
+
+def default_detector(
+    train: Outputs | None = None,
+    held_out: Outputs | None = None,
+    *,
+    of_table: bool = False,
+    has_learned: bool = False,
+    tpr: float = 0.95,
+    nonfinite: str = "raise",
+) -> Default:
+    """Return the combination of logits and features if it can be learned.
+
+    Otherwise it is the joint energy of the 20 largest labels, which needs nothing but logits, with
+    a warning if there are features that could not be used. For the columns of a table, it is the
+    distance to training samples. The documentation says why: docs/explanation/the-default.md.
+
+    Parameters
+    ----------
+    train : Outputs, optional
+        The training outputs, which the combination learns from.
+    held_out : Outputs, optional
+        The data to calibrate on, if it is already there.
+    of_table : bool
+        Whether the features are the columns of a table, instead of a layer of a network.
+    has_learned : bool
+        Whether a combination has learned already, from training outputs that are not passed again.
+    tpr, nonfinite
+        As for every detector.
+
+    Examples
+    --------
+    >>> default_detector().detector
+    JointEnergy()
+    """
+    if of_table:
+        return Default(
+            NearestNeighbours(tpr=tpr, nonfinite=nonfinite),
+            "Chosen: knn, the distance to training samples in the columns of the table.",
+        )
+    combined = Combined(tpr=tpr, nonfinite=nonfinite)
+    lacking = _lacking(combined, train, held_out)
+    # Training outputs are needed before enough held-out samples are.
+    needs_training = "" if has_learned else lacking
+    obstacle = needs_training or _obstacle(train, held_out) or lacking
+    if not obstacle:
+        return Default(
+            combined,
+            "Chosen: joint energy, the similarity to training samples with the same labels, and a "
+            "linear probe of the features, combined.",
+        )
+    logits = held_out or train
+    many = logits is not None and logits.n_labels > MOST_LABELS
+    alone: Detector = (
+        TopKJointEnergy(MOST_LABELS, tpr=tpr, nonfinite=nonfinite)
+        if many
+        else JointEnergy(tpr=tpr, nonfinite=nonfinite)
+    )
+    which = f" of the {MOST_LABELS} largest labels" if many else ""
+    reason = (
+        f"Chosen: joint energy{which}, which reads the logits alone. A combination with features "
+        f"separates better, but {obstacle}."
+    )
+    has_features = has_learned or (train is not None and train.features is not None)
+    if has_features and obstacle != lacking:
+        warn(reason, DefaultDetectorWarning)
+    return Default(alone, reason)
+
+
+def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
+    """Return what the combination reads and the data does not have; nothing if all is there."""
+    if train is None:
+        return "it needs training outputs (--train, fit) with features and labels"
+    for what, outputs, names in (
+        ("training outputs", train, combined.learns_from),
+        ("held-out outputs", held_out, combined.scores_from),
+    ):
+        absent = [name for name in names if outputs is not None and outputs.get(name) is None]
+        if absent:
+            return f"the {what} have no {' and no '.join(absent)}"
+    return ""
+
+
+def _obstacle(train: Outputs | None, held_out: Outputs | None) -> str:
+    """Return why the combination should not learn from this data; nothing if it may."""
+    if held_out is not None and len(held_out) < MIN_HELD_OUT:
+        return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
+    if train is None or train.features is None or train.labels is None:
+        return ""
+    if train.features.shape[1] > MOST_FEATURES:
+        return (
+            f"there are {train.features.shape[1]:,} features, and {MOST_FEATURES:,} is its limit: "
+            "reduce them first, such as by PCA"
+        )
+    n_odd = _n_odd_labels(train)
+    if n_odd > train.n_labels / 3:
+        return (
+            f"the training labels do not fit the logits: {n_odd} of {train.n_labels} labels have "
+            "no higher logits where they are present. Check the order of rows and labels"
+        )
+    return ""
+
+
+def _n_odd_labels(train: Outputs) -> int:
+    """Return how many labels have logits that are not higher where the label is present."""
+    labels = np.asarray(train.labels, dtype=np.float64)
+    logits = np.nan_to_num(np.asarray(train.logits, dtype=np.float64), posinf=0.0, neginf=0.0)
+    present, absent = labels.sum(0), (1 - labels).sum(0)
+    higher = (labels * logits).sum(0) / np.maximum(present, 1)
+    lower = ((1 - labels) * logits).sum(0) / np.maximum(absent, 1)
+    return int(np.count_nonzero((present > 0) & (absent > 0) & (higher <= lower)))

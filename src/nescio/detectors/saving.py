@@ -14,10 +14,9 @@ import numpy as np
 
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_share, checked_whole
-from nescio.calibration import Calibration, Threshold
+from nescio.calibration import Calibration, Profile, Threshold
 from nescio.detectors.base import Detector, require_calibration
-from nescio.detectors.naming import DETECTORS
-from nescio.detectors.plausibility import Profile
+from nescio.detectors.registry import DETECTORS
 from nescio.errors import FileFormatError, ParameterError
 from nescio.outputs import check_label_names
 

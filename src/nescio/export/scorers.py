@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from nescio import scores
 from nescio.calibration import Scores
-from nescio.calibration.thresholds import tail_scale
 from nescio.detectors import Arrays, Detector, NotCalibratedError
-from nescio.detectors.combined import Combined, reference_limits, reference_scores
+from nescio.detectors.combined import Combined, reference_limits, reference_scores, tail_scale
 from nescio.errors import ExportError
 
 _LARGEST_BANK = 256 * 2**20  # bytes

@@ -24,7 +24,7 @@ from nescio._threads import limit_cpus
 from nescio._validation import Array
 from nescio._version import __version__
 from nescio.detectors import Assessment, Detector, NotCalibratedError, as_detector, load
-from nescio.detectors.streaming import Columns, ScoreBlock, ScoreEngine
+from nescio.detectors.verdicts import Columns, ScoreBlock, ScoreEngine
 from nescio.errors import InputError, NescioError, ParameterError, require
 from nescio.outputs.outputs import from_content
 from nescio.outputs.reading import OutputsStream

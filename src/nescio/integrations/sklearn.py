@@ -32,8 +32,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nescio._charts.style import listed
 from nescio._validation import Array
 from nescio.detectors import Assessment, Detector
-from nescio.detectors.default import MOST_FEATURES, default_detector
-from nescio.detectors.naming import as_detector
+from nescio.detectors.combined import MOST_FEATURES, default_detector
+from nescio.detectors.registry import as_detector
 from nescio.errors import (
     IgnoredColumnsWarning,
     InputError,

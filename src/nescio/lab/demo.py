@@ -16,8 +16,8 @@ import torch
 
 from nescio._io.files import check_target
 from nescio.detectors import Combined, Detector, JointEnergy, MaxLogit
-from nescio.detectors.default import Default, default_detector
-from nescio.detectors.naming import parse_detector, written
+from nescio.detectors.combined import Default, default_detector
+from nescio.detectors.registry import parse_detector, written
 from nescio.errors import FileError
 from nescio.lab.benchmark.parallel import Watch, unwatched
 from nescio.lab.benchmark.results import BenchmarkRun, Evidence
@@ -26,7 +26,7 @@ from nescio.lab.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.lab.benchmark.tables import Table, fpr_table, mean_fprs
 from nescio.lab.report import write_report
 from nescio.lab.report.page import Introduction
-from nescio.metrics.evaluation import Spread
+from nescio.metrics.comparison import Spread
 from nescio.outputs import Outputs
 
 REPORT = "report.html"

@@ -13,7 +13,7 @@ from nescio._charts.results import Result, View, first_rows
 from nescio._charts.style import cut
 from nescio._io.results import joined
 from nescio._validation import BoolArray, FloatArray, checked_share
-from nescio.detectors.assessment import Assessment, Verdict
+from nescio.detectors.verdicts import Assessment, Verdict
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
 

@@ -14,15 +14,15 @@ from nescio._charts.style import cut, listed
 from nescio._io.columns import index_ids, index_of
 from nescio._validation import Array, check_logits, checked_whole, to_numpy
 from nescio.detectors import Detector, NotCalibratedError, load
-from nescio.detectors.assessment import Assessment
-from nescio.detectors.combined import Combined
-from nescio.detectors.default import (
+from nescio.detectors.combined import (
     AUTO as THE_DEFAULT,
     MIN_HELD_OUT,
     MOST_FEATURES,
+    Combined,
     default_detector,
 )
-from nescio.detectors.naming import as_detector, written
+from nescio.detectors.registry import as_detector, written
+from nescio.detectors.verdicts import Assessment
 from nescio.errors import (
     InputError,
     LabelMismatchError,

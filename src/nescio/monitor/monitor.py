@@ -32,9 +32,9 @@ from nescio.monitor.report import summary, view
 from nescio.monitor.windows import ControlChart, DriftWatch, LabelDrift, Window
 
 if TYPE_CHECKING:
-    from nescio.calibration import Calibration, Firing
+    from nescio.calibration import Calibration, LabelFrequencies
     from nescio.detectors import Detector
-    from nescio.detectors.assessment import Assessment
+    from nescio.detectors.verdicts import Assessment
 
 Codes = NDArray[np.intp]
 
@@ -445,9 +445,9 @@ class Trace:
 # --- the calibration that a stream is compared with -----------------------------------------------
 
 
-def firing_of(detector: Detector) -> Firing | None:
+def firing_of(detector: Detector) -> LabelFrequencies | None:
     """Return how often each label fired in the calibration data, or None if it is not known."""
-    firing = detector.profile_.firing
+    firing = detector.profile_.label_frequencies
     return firing if firing is not None and firing.n_samples else None
 
 

@@ -16,7 +16,7 @@ from nescio._io.columns import Columns
 from nescio._io.files import find_files
 from nescio._io.results import without_quote
 from nescio._validation import Array, FloatArray
-from nescio.detectors.assessment import Assessment
+from nescio.detectors.verdicts import Assessment
 from nescio.errors import (
     FileFormatError,
     InputError,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.calibration import Firing
+from nescio.calibration import LabelFrequencies
 from nescio.monitor.martingale import Counts, Floats, share_at
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class LabelDrift:
     last_window: int
 
 
-def two_sided(window: Firing, calibration: Firing) -> Floats:
+def two_sided(window: LabelFrequencies, calibration: LabelFrequencies) -> Floats:
     """Return the p-value of Fisher's exact test for each label, two-sided.
 
     It is twice the smaller tail of the hypergeometric distribution. Labels within 2.5 standard
@@ -207,7 +207,8 @@ def two_sided(window: Firing, calibration: Firing) -> Floats:
 
     Examples
     --------
-    >>> window, calibration = Firing(np.array([9, 1]), 10), Firing(np.array([10, 10]), 100)
+    >>> window = LabelFrequencies(np.array([9, 1]), 10)
+    >>> calibration = LabelFrequencies(np.array([10, 10]), 100)
     >>> two_sided(window, calibration).round(8).tolist()
     [3.6e-07, 1.0]
     """
@@ -252,7 +253,7 @@ class DriftWatch:
     windows.
     """
 
-    def __init__(self, calibration: Firing, names: tuple[str, ...], alpha: float) -> None:
+    def __init__(self, calibration: LabelFrequencies, names: tuple[str, ...], alpha: float) -> None:
         self.calibration, self.names, self.alpha = calibration, names, alpha
         self.n_tests = 0  # each test covers all labels
         self.drifts: dict[str, LabelDrift] = {}  # by label
@@ -263,7 +264,7 @@ class DriftWatch:
 
     def add(self, logits: NDArray[Any]) -> None:
         """Count the labels that fire in the open window."""
-        firing = Firing.from_logits(logits)
+        firing = LabelFrequencies.from_logits(logits)
         self.counts[0] += firing.counts
         self.sizes[0] += firing.n_samples
 
@@ -280,12 +281,12 @@ class DriftWatch:
             block = self._take(row).joined(block)
             self._test(block, window)
 
-    def _take(self, row: int) -> Firing:
-        block = Firing(self.counts[row].copy(), int(self.sizes[row]))
+    def _take(self, row: int) -> LabelFrequencies:
+        block = LabelFrequencies(self.counts[row].copy(), int(self.sizes[row]))
         self.counts[row] = self.sizes[row] = 0
         return block
 
-    def _test(self, block: Firing, window: int) -> None:
+    def _test(self, block: LabelFrequencies, window: int) -> None:
         self.n_tests += 1
         # The n-th test may spend only a share of alpha, which falls with n.
         corrected = holm(two_sided(block, self.calibration)) / share_at(self.n_tests)

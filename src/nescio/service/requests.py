@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope
 
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio._validation import Array, check_logits
-from nescio.detectors.assessment import Assessment
+from nescio.detectors.verdicts import Assessment
 from nescio.errors import FileFormatError, InputError, ProbabilitiesError
 from nescio.outputs import Outputs
 from nescio.outputs.files import parse_tensors

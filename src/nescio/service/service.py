@@ -20,8 +20,8 @@ from nescio._threads import available_cpus
 from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration
 from nescio.detectors import Detector, load
-from nescio.detectors.assessment import Assessment
 from nescio.detectors.saving import plain_params
+from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, NescioError, ShapeError
 from nescio.explain import Reason
 from nescio.models.inputs import n_rows
@@ -137,8 +137,8 @@ class Engine:
         """Return the number of labels, or None if only features were seen."""
         if "logits" in self.detector.n_columns_:
             return self.detector.n_columns_["logits"]
-        if self.detector.profile_.firing is not None:
-            return self.detector.profile_.firing.n_labels
+        if self.detector.profile_.label_frequencies is not None:
+            return self.detector.profile_.label_frequencies.n_labels
         return None if self.label_names is None else len(self.label_names)
 
     def _describe(self) -> DetectorDescription:

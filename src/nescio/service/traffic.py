@@ -22,7 +22,7 @@ from prometheus_client.core import (
 
 from nescio._validation import FloatArray
 from nescio.detectors import Detector
-from nescio.detectors.assessment import Assessment
+from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError
 from nescio.monitor import Monitor
 from nescio.monitor.monitor import resume

@@ -3,7 +3,7 @@
 import pytest
 
 from nescio.detectors import DETECTORS
-from nescio.detectors.naming import parse_detector
+from nescio.detectors.registry import parse_detector
 from nescio.errors import FileFormatError, ParameterError
 from nescio.lab.benchmark.paper import paper_tables
 from nescio.lab.benchmark.spec import (

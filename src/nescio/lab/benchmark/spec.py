@@ -34,7 +34,7 @@ from typing import Any
 
 from nescio._validation import checked_choice, checked_whole
 from nescio.detectors import Detector
-from nescio.detectors.naming import build_detector, parse_detector
+from nescio.detectors.registry import build_detector, parse_detector
 from nescio.errors import ParameterError
 from nescio.lab.benchmark.paper import find_paper_table
 from nescio.lab.benchmark.results import file_name
