@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from nescio._io.files import replacing
-from nescio._io.results import to_json
+from nescio._io.files import replacing, to_json
 from nescio._version import __version__
 from nescio.errors import DatasetError, FileError, NonFiniteError, ParameterError
 from nescio.lab.data.split import Augmentation, Indices, Reader, Split, in_batches
