@@ -65,10 +65,15 @@ class Estimate:
     def __float__(self) -> float:
         return self.value
 
-    def __str__(self) -> str:
+    @property
+    def interval(self) -> str:
+        """The interval in per cent, such as "[91.16, 94.20]"; empty if there is none."""
         if self.low is None or self.high is None:
-            return f"{self.value * 100:.2f}"
-        return f"{self.value * 100:.2f} [{self.low * 100:.2f}, {self.high * 100:.2f}]"
+            return ""
+        return f"[{self.low * 100:.2f}, {self.high * 100:.2f}]"
+
+    def __str__(self) -> str:
+        return f"{self.value * 100:.2f} {self.interval}".rstrip()
 
 
 @dataclass(frozen=True)
