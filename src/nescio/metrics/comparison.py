@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from nescio._charts.histogram import roc
+from nescio._charts.histogram import roc, roc_axes
 from nescio._charts.results import Result, View, keyed, strip
 from nescio._charts.style import curve_style, cut
-from nescio._charts.svg import Chart, Markup, Scale, percent
+from nescio._charts.svg import Markup
 from nescio._io.columns import Columns
 from nescio._io.results import by_name
 from nescio._io.toml import from_table
@@ -391,18 +391,8 @@ class Comparison(Result):
         )
 
     def _roc_chart(self, ood: str, names: Sequence[str]) -> Markup:
-        whole = Scale(0.0, 1.0, write=percent)
-        chart = Chart(
-            whole,
-            whole,
-            name=f"ROC curves on {ood}",
-            width=440,
-            height=330,
-            x_label=f"{cut(ood, 30)} let through, %",
-            y_label="ID kept, %",
-        )
-        tpr = self.results[ood][names[0]].tpr
-        chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
+        tpr, x_label = self.results[ood][names[0]].tpr, f"{cut(ood, 30)} let through, %"
+        chart = roc_axes(f"ROC curves on {ood}", tpr, height=330, x_label=x_label)
         for number, name in reversed(list(enumerate(names))):  # the best on top
             scores = self.scores[name]
             fpr, kept = roc(scores.id_scores, scores.ood_scores[ood], n_points=80)

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from nescio.lab.report import build_report
-from nescio.lab.report.cases import case_groups, energy_bars, thumbnail, why_no_pictures
-from nescio.lab.report.figures import false_alarms, flagged
+from nescio.lab.report.cases import (
+    case_groups,
+    energy_bars,
+    false_alarms,
+    flagged,
+    thumbnail,
+    why_no_pictures,
+)
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
 

@@ -1,7 +1,8 @@
-"""The figures of a report: scores of detectors, label-wise energies, and false alarms."""
+"""The figures of a report: scores of detectors, and label-wise energies."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio import scores
-from nescio._charts.histogram import density, roc, share_kept, visible_range
+from nescio._charts.histogram import WHOLE, roc, roc_axes, share_kept
 from nescio._charts.style import JOINT, curve_style, set_style
 from nescio._charts.svg import Chart, Markup, Scale, Values, percent, short
 from nescio.calibration import empirical_threshold
@@ -133,13 +134,12 @@ def label_energies(logits: NDArray[np.floating]) -> Values:
     return np.nan_to_num(energies, nan=0.0, posinf=_LARGEST)
 
 
-def _true_or_predicted(evidence: Evidence) -> Flags:
+def true_or_predicted(evidence: Evidence) -> Flags:
     """Return the true labels of each ID input, (n_samples, n_labels); else the predicted ones."""
     labels = evidence.id_outputs.labels
     return evidence.id_outputs.logits > 0 if labels is None else labels.astype(bool)
 
 
-_WHOLE = Scale(0.0, 1.0, write=percent)
 _Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID and OOD scores
 _CORNER = (0.3, 0.7)  # the enlarged part: FPR up to, TPR from
 
@@ -175,10 +175,10 @@ def joint_roc_figures(evidence: Sequence[Evidence], tpr: float) -> list[dict[str
 
 def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, Any]:
     """Draw curves, with a legend by AUROC, and the upper left corner if a curve reaches it."""
-    whole = _roc_chart(_WHOLE, _WHOLE, title, tpr)
+    whole = roc_axes(title, tpr, height=380)
     x = Scale(0.0, _CORNER[0], write=percent)
     y = Scale(_CORNER[1], 1.0, write=percent)
-    corner = _roc_chart(x, y, f"{title}, upper left corner", tpr)
+    corner = roc_axes(f"{title}, upper left corner", tpr, height=380, x=x, y=y)
     legend = []
     near = False
     for number, css, name, id_scores, ood_scores in curves:
@@ -191,19 +191,6 @@ def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, A
     legend.sort(key=lambda entry: -float(entry[-1]))
     charts = [whole.draw(), corner.draw()] if near else [whole.draw()]
     return {"charts": charts, "legend": legend}
-
-
-def _roc_chart(x: Scale, y: Scale, name: str, tpr: float) -> Chart:
-    chart = Chart(
-        x,
-        y,
-        name=name,
-        height=380,
-        x_label="OOD let through, %",
-        y_label="ID kept, %",
-    )
-    chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
-    return chart
 
 
 def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch | None:
@@ -277,7 +264,7 @@ def _threshold_chart(
     """Draw the share kept; the first set is the ID set."""
     chart = Chart(
         Scale(*ends),
-        _WHOLE,
+        WHOLE,
         name=f"Share kept over the threshold, {name}",
         width=620,
         height=300,
@@ -314,7 +301,7 @@ _SMALLEST_ENERGY = 1e-9
 def label_switch(evidence: Evidence) -> Switch:
     """Draw the densities of the energies of the most frequent labels; the first six are shown."""
     names = label_names(evidence)
-    has, is_truth = _true_or_predicted(evidence), evidence.id_outputs.labels is not None
+    has, is_truth = true_or_predicted(evidence), evidence.id_outputs.labels is not None
     # Without truth all ID inputs count, because the energy itself decides what is predicted.
     counts = has.sum(axis=0)
     by_count = np.argsort(-counts, kind="stable")
@@ -401,119 +388,52 @@ def _top_k_chart(name: str, ks: Sequence[int], by_ood: dict[str, list[float]]) -
     return chart.draw()
 
 
-# --- false alarms ---------------------------------------------------------------------------------
+# --- densities ---
 
-_MANY = 7  # inputs with this many labels or more form one group
-_FEWEST = 10  # labels with fewer inputs are not listed
-_LABELS_SHOWN = 15
-_STYLES = ("joint", "max", "c0", "c4", "c6")  # of the detectors, in their order
+_NEARLY_ALL = (0.003, 0.997)  # of each set lies within a chart of densities
 
 
-def flagged(id_scores: Values, tpr: float) -> Flags:
-    """Return which ID inputs fall below the threshold that keeps a share `tpr` of them."""
-    threshold = find_threshold(id_scores, tpr)
-    return np.isneginf(id_scores) if threshold is None else id_scores < threshold
+def visible_range(*sets: Values) -> tuple[float, float] | None:
+    """Return the ends of an axis that shows nearly all of each set; None without finite scores."""
+    ends = []
+    for values in sets:
+        finite = values[np.isfinite(values)]
+        if len(finite):
+            ends.append(np.quantile(finite, _NEARLY_ALL))
+    if not ends:
+        return None
+    low, high = float(np.min(ends)), float(np.max(ends))
+    if not math.isfinite(high - low):  # scores near the largest float
+        return None
+    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):
+        margin = abs(low) / 10 or 1.0
+    else:
+        margin = 0.02 * (high - low)
+    return low - margin, high + margin
 
 
-def false_alarms(evidence: Evidence, tpr: float, best: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the inputs flagged by joint energy, the largest logit and `best`, by their labels."""
-    has, is_truth = _true_or_predicted(evidence), evidence.id_outputs.labels is not None
-    names = list(dict.fromkeys((JOINT, MAX, *best)))[: len(_STYLES)]
-    flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in names}
-    kind = "true" if is_truth else "predicted"
-    # Inputs without a predicted label are flagged most often. So without truth each input counts
-    # for its most likely label.
-    grouped = has if is_truth else _most_likely(evidence.id_outputs.logits)
-    counts = grouped.sum(axis=0)
-    fewest = min(_FEWEST, int(counts.max(initial=0)) or 1)
-    enough = counts >= fewest
-    by_label = _by_label(label_names(evidence), grouped, flags, enough)
-    hidden = int(enough.sum()) - len(by_label)
-    left_out = f"{hidden} more labels have a smaller share. " if hidden > 0 else ""
-    if not enough.all():
-        few = "without inputs" if fewest == 1 else f"with fewer than {fewest} inputs"
-        left_out += f"Labels {few} are not listed."
-    return {
-        "kind": kind,  # which labels are counted
-        "label_kind": "true" if is_truth else "most likely",  # by which label inputs are grouped
-        "styles": dict(zip(names, _STYLES, strict=False)),
-        "totals": _totals(flags),
-        "by_count": _count_chart(has.sum(axis=1), flags, kind),
-        "by_label": by_label,
-        "left_out": left_out,
-    }
+def density(values: Values, low: float, high: float, n_points: int = 128) -> tuple[Values, Values]:
+    """Return a smoothed histogram within [low, high], scaled as a density of all finite values."""
+    finite = values[np.isfinite(values)]
+    grid = np.linspace(low, high, n_points)
+    # Values just outside are counted too, so that the curve does not fall at the edge.
+    margin = (high - low) / 4
+    near = finite[(finite >= low - margin) & (finite <= high + margin)]
+    if not len(near):
+        return grid, np.zeros(n_points)
+    from scipy.ndimage import gaussian_filter1d
+
+    counts, edges = np.histogram(near, bins=600, range=(low - margin, high + margin))
+    step = float(edges[1] - edges[0])
+    # The smoothing is at least as wide as one step of the grid.
+    width = max(_bandwidth(near), float(grid[1] - grid[0])) / step
+    smooth = gaussian_filter1d(counts / (len(finite) * step), width, mode="constant")
+    heights: Values = np.interp(grid, (edges[:-1] + edges[1:]) / 2, smooth)
+    return grid, heights
 
 
-def _totals(flags: dict[str, Flags]) -> str:
-    """Write how many inputs each detector flags."""
-    n = {name: int(of.sum()) for name, of in flags.items()}
-    both = int((flags[JOINT] & flags[MAX]).sum())
-    total = (
-        f"{n[JOINT]:,} of {len(flags[JOINT]):,} inputs are flagged by {JOINT}, "
-        f"{n[MAX]:,} by {MAX}, {both:,} by both"
-    )
-    more = " and ".join(f"{n[name]:,} by {name}" for name in n if name not in (JOINT, MAX))
-    return f"{total}; {more}." if more else f"{total}."
-
-
-def _most_likely(logits: NDArray[np.floating]) -> Flags:
-    """Return the label with the largest logit of each input, multi-hot; none without a logit."""
-    values = np.nan_to_num(logits, nan=-np.inf)
-    top = values.argmax(axis=1)
-    is_top: Flags = (np.arange(values.shape[1]) == top[:, None]) & np.isfinite(values)
-    return is_top
-
-
-def _by_label(
-    names: Sequence[str], has: Flags, flags: dict[str, Flags], enough: Flags
-) -> list[dict[str, Any]]:
-    """Return how many inputs of each label are flagged, the largest share first."""
-    n_inputs = has.sum(axis=0)
-    counts = {name: has[of].sum(axis=0) for name, of in flags.items()}
-    shares = {name: count / np.maximum(n_inputs, 1) for name, count in counts.items()}
-    longest = max(float(share[enough].max(initial=0.0)) for share in shares.values()) or 1.0
-    rows: list[dict[str, Any]] = []
-    for label in np.flatnonzero(enough).tolist():
-        by_detector = {
-            name: {
-                "flagged": int(counts[name][label]),
-                "share": float(shares[name][label]),
-                "length": float(shares[name][label]) / longest,  # of the bar, at most 1
-            }
-            for name in flags
-        }
-        rows.append(
-            {"label": names[label], "n_inputs": int(n_inputs[label]), "by_detector": by_detector}
-        )
-    rows.sort(key=lambda row: (-row["by_detector"][JOINT]["share"], -row["n_inputs"], row["label"]))
-    return rows[:_LABELS_SHOWN]
-
-
-def _count_chart(label_counts: NDArray[np.int_], flags: dict[str, Flags], kind: str) -> Markup:
-    """Draw bars of the flagged share, one group of bars per number of labels."""
-    capped = np.minimum(label_counts, _MANY)
-    groups, sizes = np.unique(capped, return_counts=True)
-    shares = {name: [float(of[capped == n].mean()) for n in groups] for name, of in flags.items()}
-    top = max(max(values) for values in shares.values()) or 0.05
-    texts = [f"{n}+" if n == _MANY else str(n) for n in groups]
-    chart = Chart(
-        Scale(0.0, float(len(groups))),
-        Scale(0.0, min(1.0, 1.1 * top), write=percent),
-        name=f"Share of ID inputs flagged, by number of {kind} labels",
-        height=290,
-        x_label=f"number of {kind} labels (in brackets: number of inputs)",
-        y_label="flagged, %",
-        x_ticks=[(group + 0.5, f"{text}\n({sizes[group]:,})") for group, text in enumerate(texts)],
-    )
-    slot = chart.width / len(groups)
-    room = 0.74 / len(shares)  # of one bar, as a share of the slot
-    for place, (name, values) in enumerate(shares.items()):
-        for group, share in enumerate(values):
-            n_flagged = np.count_nonzero(flags[name][capped == groups[group]])
-            tip = (
-                f"{name}: {n_flagged:,} of {sizes[group]:,} inputs with {texts[group]} {kind} "
-                f"labels, {100 * share:.1f} %"
-            )
-            left = slot * (group + 0.14 + room * place)
-            chart.bar(left, 0.92 * room * slot, share, _STYLES[place], tip=tip)
-    return chart.draw()
+def _bandwidth(values: Values) -> float:
+    """Return the bandwidth of Silverman's rule, with a spread that is robust to outliers."""
+    low, high = np.quantile(values, [0.25, 0.75])
+    spread = min(float(np.std(values)), float(high - low) / 1.34) or float(np.std(values))
+    return float(0.9 * spread * len(values) ** -0.2)

@@ -28,12 +28,17 @@ from nescio.lab.benchmark.results import (
     read_lines,
     summarise,
 )
-from nescio.lab.report.cases import Introduction, case_groups, introduced, why_no_pictures
+from nescio.lab.report.cases import (
+    Introduction,
+    case_groups,
+    false_alarms,
+    introduced,
+    why_no_pictures,
+)
 from nescio.lab.report.figures import (
     MAX,
     best_detectors,
     density_switch,
-    false_alarms,
     joint_roc_figures,
     label_switch,
     roc_figure,
