@@ -11,7 +11,7 @@ from scipy.stats import ttest_rel
 
 import nescio as ns
 from fixtures.labelled import labelled
-from nescio._io.results import to_json
+from nescio._io.files import to_json
 from nescio.choosing.choice import (
     SMALLEST_BASELINE,
     Standing,

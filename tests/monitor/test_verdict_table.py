@@ -8,7 +8,7 @@ import pytest
 
 import nescio as ns
 from fixtures.streams import logits_of, read_scored
-from nescio._io.results import write_table
+from nescio._io.files import write_table
 from nescio.errors import FileError, InputError, LabelMismatchError, ParameterError
 from nescio.monitor.verdict_table import matching_logits
 

@@ -12,8 +12,7 @@ import numpy as np
 from scipy import stats
 from sklearn.base import clone
 
-from nescio._charts.results import Result, View
-from nescio._io.results import by_name
+from nescio._charts.results import Result, View, by_name
 from nescio._validation import checked_choice, checked_share, checked_whole
 from nescio.choosing.folds import Fold, Rows, checked_inputs, label_folds, make_fold
 from nescio.detectors import Detector, JointEnergy

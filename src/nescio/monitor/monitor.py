@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View
-from nescio._io.columns import check_same_rows, is_frame, read_frame
+from nescio._io.frames import check_same_rows, read_logits
 from nescio._io.tensors import FileKind
 from nescio._validation import (
     Array,
@@ -22,6 +22,7 @@ from nescio._validation import (
     check_matrix,
     checked_share,
     checked_whole,
+    is_frame,
     to_float,
     to_numpy,
 )
@@ -182,7 +183,7 @@ class Monitor(Result):
         if logits is None or self.drift_watch is None:
             return None
         if is_frame(logits):
-            frame = read_frame(logits, self.label_names)
+            frame = read_logits(logits, self.label_names)
             ids = None if assessment.ids is None else assessment.ids.tolist()
             check_same_rows("logits", frame.get("ids"), ids, "the assessment")
             logits = frame["logits"]
@@ -305,11 +306,11 @@ class Monitor(Result):
     def _view(self) -> View:
         return view(self)
 
-    def plot(self, ax: Any = None, **options: Any) -> Any:
+    def plot(self, ax: Any = None) -> Any:
         """Draw the share flagged in each window; see `MonitorDisplay`."""
         from nescio.displays import MonitorDisplay
 
-        return MonitorDisplay.from_monitor(self, ax=ax, **options)
+        return MonitorDisplay(self).plot(ax)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything that is known about the stream so far, for JSON."""
