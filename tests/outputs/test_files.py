@@ -83,7 +83,7 @@ def test_csv_files(tmp_path, text, ids, names):
     ("text", "reason"),
     [
         ("", "is empty"),
-        ("cat,dog\n1.5,two\n", r"'dog' \(text\)"),
+        ("cat,dog\n1.5,two\n", r"'dog' \(string\)"),
         ("cat,dog\n1\n", "Expected 2 columns, got 1"),
         ("cat,dog\n1,2\n\n1,2,3\n", "Expected 2 columns, got 3"),
         ("1.5,2\n1.5,2\n", "must be a header, but holds the number 1.5"),
@@ -96,7 +96,7 @@ def test_csv_files(tmp_path, text, ids, names):
         ("img1,0.3,-1.5\nimg2,1.3,2.5\n", "must be a header, but holds the number 0.3"),
         ("cat,cat\n1,2\n", "two columns of the same name, 'cat'"),
         ("id\nx\n", "no columns of logits"),
-        ("cat,path\n1.5,img.jpg\n", r"'path' \(text\)"),
+        ("cat,path\n1.5,img.jpg\n", r"'path' \(string\)"),
     ],
 )
 def test_bad_csv_files_are_explained(tmp_path, text, reason):
