@@ -101,7 +101,10 @@ def test_chosen_labels_are_taken_in_order_and_all_others_ignored(logits):
         ({"labels": ["x*"]}, r"no column 'x\*'.*The columns are 'cat', 'dog'"),
         ({"labels": ["cat", "cat"]}, "labels names 'cat' twice"),
         ({"labels": []}, "at least one column"),
-        ({"labels": ["cat", "text"]}, "column 'text' does not hold numbers, but has the type string"),
+        (
+            {"labels": ["cat", "text"]},
+            "'text' does not hold numbers, but has the type string",
+        ),
         ({"labels": ["cat"], "ignore": ["cat"]}, "'cat' has 2 roles"),
         ({"keep": ["text"], "ignore": ["t*"]}, "'text' has 2 roles: a column holds ids"),
         ({"id_column": "cta"}, "there is no column 'cta' .id_column, --id-column"),

@@ -210,7 +210,7 @@ def test_the_other_files_may_lack_the_column_of_the_ids(tables, nescio):
     train = ("--train", "less.csv", "-d", "isolation_forest", "-o", "u.nescio")
     code, _, err = nescio("calibrate", "named.csv", *train, *options)
     assert code == 1
-    assert err.startswith("error: less.csv: the data does not have the labels of the first file ")
+    assert err.startswith("error: less.csv: the data does not have the labels of the first data ")
 
 
 def test_semicolons_and_decimal_commas_in_every_command(tables, nescio):
