@@ -242,7 +242,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             scores = self._score_given(given)
             share = self.tpr if tpr is None else tpr
             self.calibration_ = self._calibration_from(given, scores, share, confidence, groups)
-            self.offset_ = next(iter(self.calibration_.thresholds.values())).value
+            self.offset_ = self.calibration_.first.value
             names = _groups_of(self.calibration_, given, groups)
             usable = ~np.isneginf(scores)
             self.profile_ = Profile.from_logits(given.logits, self.label_terms(), usable, names)
