@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from nescio import evaluate
-from nescio.metrics.evaluation import bca_levels
-from nescio.metrics.measures import Ranking
+from nescio.metrics.measures import Ranking, bca_levels
 
 MEASURES = ("fpr", "auroc", "aupr")
 METHODS = ("percentile", "basic", "BCa", "nescio")

@@ -52,8 +52,7 @@ from sklearn.preprocessing import StandardScaler
 import nescio as ns
 from nescio.errors import NescioWarning
 from nescio.metrics import Evaluation, mean_average_precision
-from nescio.metrics.comparison import compare_outputs
-from nescio.metrics.evaluation import Spread
+from nescio.metrics.comparison import Spread, compare_outputs
 from nescio.outputs import Outputs
 
 Matrix = NDArray[np.float64]

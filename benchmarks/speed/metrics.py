@@ -118,8 +118,7 @@ def _exactly(n: int) -> Callable[[], object]:
 
 def _intervals(bench: Bench) -> None:
     """Compare resamples drawn one by one with those drawn by bin, on as many as take seconds."""
-    from nescio.metrics.evaluation import resample, resample_bins
-    from nescio.metrics.measures import Ranking
+    from nescio.metrics.measures import Ranking, resample, resample_bins
 
     ranking = Ranking.from_scores(*_scores(N // 2))
     values = ranking.measures()

@@ -60,8 +60,6 @@ __all__ = [
 
 ArrayT = TypeVar("ArrayT")
 
-AGGREGATES = ("max", "sum", "top_k")
-
 # So many rows do not all sum to 1 by chance, with this tolerance for rounded probabilities.
 _ENOUGH_ROWS = 10
 _ROUNDED = 0.005
@@ -181,12 +179,12 @@ def label_score(
     array([0.5 , 0.99])
     """
     checked_choice("term", term, tuple(TERMS))
-    if checked_choice("aggregate", aggregate, AGGREGATES) == "max":
+    if checked_choice("aggregate", aggregate, ("max", "sum", "top_k")) == "max":
         # Every term grows with the logit, so the largest term is that of the largest logit.
-        return _labelwise(_aggregate(logits, _MAX), TERMS[term])
-    if aggregate == "top_k":
-        return _aggregate(logits, TERMS[term].total, k=checked_whole("k", k, minimum=1))
-    return _aggregate(logits, TERMS[term].total)
+        top = _aggregate(logits, _max_kernel, lambda f: f.amax(1))
+        return _labelwise(top, TERMS[term])
+    n_largest = checked_whole("k", k, minimum=1) if aggregate == "top_k" else None
+    return _aggregate(logits, TERMS[term].sum_kernel, TERMS[term].torch_sum, n_largest)
 
 
 def joint_energy(logits: ArrayT) -> ArrayT:
@@ -312,7 +310,7 @@ def msp(logits: ArrayT) -> ArrayT:
     >>> msp(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([0.5, 1. ])
     """
-    return _aggregate(logits, _Total(_softmax_kernel, _torch_msp))
+    return _aggregate(logits, _softmax_kernel, _torch_msp)
 
 
 # --- kernels: the arithmetic in NumPy ---------------------------------------------------------
@@ -427,8 +425,7 @@ def _of_top_k(kernel: RowKernel, k: int) -> RowKernel:
     """Apply `kernel` to the k largest logits of each row: every term grows with the logit."""
 
     def top_k_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
-        split = rows.shape[1] - k
-        top = np.partition(rows, split, axis=1)[:, split:]
+        top = largest(rows, k)
         kernel(top, work.reshape(-1)[: top.size].reshape(top.shape), result)
 
     return top_k_kernel
@@ -463,19 +460,16 @@ def _has_vectorised_log1p() -> bool:
 # --- the table: kernels in NumPy, formulas in torch -------------------------------------------
 
 
-class _Total(NamedTuple):
-    """One number per row: a NumPy kernel, and the formula for autograd, devices and tracing."""
-
-    kernel: RowKernel
-    torch: Callable[[Any], Any]
-
-
 class Term(NamedTuple):
-    """What each label contributes to a score; it grows with the logit."""
+    """What each label contributes to a score; it grows with the logit.
+
+    The formulas in torch are for autograd, devices and tracing.
+    """
 
     each: Callable[[FloatArray], FloatArray]
-    torch: Callable[[Any], Any]
-    total: _Total  # the sum over labels
+    torch_each: Callable[[Any], Any]
+    sum_kernel: RowKernel
+    torch_sum: Callable[[Any], Any]
 
 
 def _torch_softplus(f: Any) -> Any:
@@ -490,27 +484,21 @@ def _torch_msp(f: Any) -> Any:
 
 TERMS: dict[str, Term] = {
     "energy": Term(
-        _softplus,
-        _torch_softplus,
-        _Total(joint_energy_kernel, lambda f: _torch_softplus(f).sum(1)),
+        _softplus, _torch_softplus, joint_energy_kernel, lambda f: _torch_softplus(f).sum(1)
     ),
     "logit": Term(
         lambda f: f,
         lambda f: f,
-        _Total(_logit_kernel, lambda f: f.masked_fill(f == -np.inf, 0.0).sum(1)),
+        _logit_kernel,
+        lambda f: f.masked_fill(f == -np.inf, 0.0).sum(1),
     ),
-    "prob": Term(
-        _sigmoid,
-        lambda f: f.sigmoid(),
-        _Total(_prob_kernel, lambda f: f.sigmoid().sum(1)),
-    ),
+    "prob": Term(_sigmoid, lambda f: f.sigmoid(), _prob_kernel, lambda f: f.sigmoid().sum(1)),
 }
-_MAX = _Total(_max_kernel, lambda f: f.amax(1))
 
 
 def _labelwise(logits: ArrayT, term: Term) -> ArrayT:
     if is_torch(logits):
-        return cast(ArrayT, term.torch(_widened(logits)))
+        return cast(ArrayT, term.torch_each(_widened(logits)))
     values = _float_values(logits)
     with np.errstate(all="ignore"):
         return cast(ArrayT, term.each(values.astype(accumulator(values.dtype), copy=False)))
@@ -523,33 +511,36 @@ def _float_values(value: Any) -> FloatArray:
     return to_float(to_numpy(value))
 
 
-def _aggregate(logits: ArrayT, total: _Total, k: int | None = None) -> ArrayT:
-    """Return one score per row, of its k largest logits only if k is given."""
+def _aggregate(
+    logits: ArrayT, kernel: RowKernel, formula: Callable[[Any], Any], k: int | None = None
+) -> ArrayT:
+    """Return one score per row: by the kernel or, where torch is needed, by the formula.
+
+    With `k`, only the k largest logits of a row count.
+    """
     if is_torch(logits):
-        return cast(ArrayT, _aggregate_tensor(logits, total, k))
+        return cast(ArrayT, _aggregate_tensor(logits, kernel, formula, k))
     values = _float_values(logits)
     check_matrix(values)
-    return cast(ArrayT, map_rows(_kernel(total, k, values.shape[1]), values))
+    if k is not None and k < values.shape[1]:
+        kernel = _of_top_k(kernel, k)
+    return cast(ArrayT, map_rows(kernel, values))
 
 
-def _kernel(total: _Total, k: int | None, n_labels: int) -> RowKernel:
-    return total.kernel if k is None or k >= n_labels else _of_top_k(total.kernel, k)
-
-
-def _aggregate_tensor(logits: Any, total: _Total, k: int | None) -> Any:
+def _aggregate_tensor(
+    logits: Any, kernel: RowKernel, formula: Callable[[Any], Any], k: int | None
+) -> Any:
     check_matrix(logits)
     if str(logits.layout) != "torch.strided":
         raise InputError("logits must be a dense tensor: pass logits.to_dense().")
     if logits.is_complex():
         raise InputError(f"logits must be real numbers, got a tensor of {logits.dtype}.")
     if _takes_numpy_kernel(logits):
-        values = to_float(to_numpy(logits))
-        result = map_rows(_kernel(total, k, values.shape[1]), values)
-        return sys.modules["torch"].from_numpy(result)
+        return sys.modules["torch"].from_numpy(_aggregate(to_numpy(logits), kernel, formula, k))
     wide = _widened(logits)
     if k is not None and k < wide.shape[1]:
         wide = wide.topk(k, dim=1, sorted=False).values
-    return total.torch(wide)
+    return formula(wide)
 
 
 def _widened(tensor: Any) -> Any:
@@ -579,6 +570,41 @@ def _has_memory(tensor: Any) -> bool:
     except RuntimeError:  # inside the transforms of torch.func
         return False
     return True
+
+
+# --- what NumPy and torch name differently, for detectors that can be exported ----------------
+
+
+def exp(x: Any) -> Any:
+    """Return e to the power of each value."""
+    return x.exp() if is_torch(x) else np.exp(x)
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """Return x where the condition holds, else y."""
+    return (sys.modules["torch"] if is_torch(condition) else np).where(condition, x, y)
+
+
+def like(array: Any, x: Any) -> Any:
+    """Return an array in the precision of x: torch multiplies no matrices of two precisions."""
+    return array.to(x.dtype) if is_torch(x) else array.astype(x.dtype, copy=False)
+
+
+def largest(x: Any, k: int) -> Any:
+    """Return the k largest values of each row (all if there are fewer), the smallest one first.
+
+    The rest of them is in no particular order.
+
+    Examples
+    --------
+    >>> largest(np.array([[3.0, 1.0, 2.0]]), 2)
+    array([[2., 3.]])
+    """
+    k = min(k, x.shape[1])
+    if is_torch(x):
+        return x.topk(k, dim=1).values.flip(1)
+    first = x.shape[1] - k
+    return np.partition(x, first, axis=1)[:, first:]
 
 
 SCORES: dict[str, Callable[..., Any]] = {

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.metrics.comparison import read_sets
 from nescio.outputs import Outputs
+from nescio.outputs.reading import read_sets
 
 pandas = pytest.importorskip("pandas")
 pyarrow = pytest.importorskip("pyarrow")

@@ -82,6 +82,12 @@ def test_blocks_of_any_size_give_the_same(name, elements, monkeypatch):
         (ns.RelativeMahalanobis(normalise=1), "normalise must be True or False, got 1"),
         (ns.ViM(n_components=-1), "n_components must be a whole number"),
         (ns.NNGuide(k=0), "k must be a whole number"),
+        *(
+            (ns.LocalOutlierFactor(n_neighbors=wrong), "n_neighbors must be a whole number")
+            for wrong in (0, 1.5, "5", True)
+        ),
+        (ns.IsolationForest(n_trees=0), "n_trees must be a whole number of at least 1"),
+        (ns.IsolationForest(seed=-1), "seed must be a whole number of at least 0"),
         (ns.NearestNeighbours(bank=4), r"bank must be 0 \(all .* at least k = 5, got 4"),
         *(
             (ns.NearestNeighbours(layer=wrong), "layer must be 'features' or the name")

@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
 
-from nescio.detectors import features as tensors
+import nescio as ns
+from nescio.detectors import features as module
 from nescio.detectors.features import centred, product, row_blocks, unit_rows
+from nescio.errors import InputError, MissingInputError
+from nescio.outputs import Outputs
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (64, 5), (50, 1), (4, 0)])
@@ -41,21 +44,191 @@ def test_centring_far_from_zero_loses_nothing(rng):
     assert np.abs((rows - center.astype(np.float32)) - expected).max() > 1e-5
 
 
-@pytest.mark.parametrize(
-    "operation",
-    [
-        tensors.exp,
-        lambda x: tensors.where(x > 0, x, -1.0),
-        lambda x: tensors.like(x > 0, x),
-        *(lambda x, k=k: tensors.largest(x, k)[:, :1] for k in (1, 3, 6, 9)),
-        lambda x: tensors.largest(x, 4).sum(1),
-    ],
-)
-def test_numpy_and_torch_agree(operation, rng):
-    torch = pytest.importorskip("torch")
-    x = rng.normal(size=(20, 6))
-    found = operation(torch.from_numpy(x))
-    expected = operation(x)
-    assert found.dtype == torch.float64
-    assert expected.dtype == np.float64
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+# --- the linear probe ---
+
+
+def some(n, seed, dtype=np.float64, noise=1.0):
+    rng = np.random.default_rng(seed)
+    labels = (rng.random((n, 3)) < 0.4).astype(int)
+    directions = np.random.default_rng(9).normal(0, 2, (3, 8))
+    features = labels @ directions + 2 + noise * rng.normal(size=(n, 8))
+    return Outputs(rng.normal(size=(n, 3)), features=features.astype(dtype), labels=labels)
+
+
+def unit(features):
+    return unit_rows(features.astype(np.float64))
+
+
+def ridge(features, targets, penalty):
+    """The textbook's formula, with an intercept that is not penalised."""
+    center = features.mean(0)
+    moved = features - center
+    scatter = moved.T @ moved
+    scaled = penalty * np.trace(scatter) / len(scatter)
+    weights = np.linalg.solve(
+        scatter + scaled * np.eye(len(scatter)), moved.T @ (targets - targets.mean(0))
+    )
+    return lambda new: (new - center) @ weights + targets.mean(0)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("n_samples", [200, 5])
+def test_the_probe_is_the_formula(dtype, n_samples):
+    """Also with fewer samples than features."""
+    train, new = some(n_samples, 0, dtype), some(50, 1, dtype, noise=20.0)
+    detector = ns.LinearProbe().fit(train)
+    outputs = ridge(unit(train.features), train.labels, detector.penalty_)(unit(new.features))
+    expected = (np.maximum(outputs, 0) ** 2).sum(1) + np.minimum(outputs.max(1), 0)
+    assert n_samples == 5 or (expected < 0).any()
+    np.testing.assert_allclose(
+        detector.score_samples(new), expected, rtol=1e-8 if dtype == np.float64 else 1e-4
+    )
+
+
+def test_the_penalty_has_the_smallest_error_on_samples_left_out():
+    train = some(60, 0, noise=6.0)
+    detector = ns.LinearProbe().fit(train)
+    rows = unit(train.features)
+
+    def error(penalty):
+        def residual(i):
+            rest = np.arange(60) != i
+            # The penalty is in units of all samples, as in the closed form.
+            part, whole = (x - x.mean(0) for x in (rows[rest], rows))
+            ratio = (whole**2).sum() / (part**2).sum()
+            predict = ridge(rows[rest], train.labels[rest], penalty * ratio)
+            return train.labels[i] - predict(rows[i])
+
+        return np.mean([residual(i) ** 2 for i in range(60)])
+
+    errors = [error(penalty) for penalty in module._PENALTIES]
+    assert detector.penalty_ == module._PENALTIES[np.argmin(errors)]
+    assert 0 < np.argmin(errors) < len(errors) - 1
+
+
+def test_more_samples_than_the_choice_of_the_penalty_reads(monkeypatch):
+    train, new = some(300, 0), some(50, 1)
+    expected = ns.LinearProbe().fit(train)
+    monkeypatch.setattr(module, "_ROWS", 200)
+    detector = ns.LinearProbe().fit(train)
+    assert 1 / 4 <= detector.penalty_ / expected.penalty_ <= 4
+    assert np.corrcoef(detector.score_samples(new), expected.score_samples(new))[0, 1] > 0.99
+
+
+def test_what_lies_between_labels_scores_lower():
+    train = some(400, 0, noise=0.3)
+    detector = ns.LinearProbe().fit(train).calibrate(some(400, 1, noise=0.3))
+    unknown = Outputs(
+        np.full((50, 3), -2.0), features=np.random.default_rng(2).normal(2, 0.3, (50, 8))
+    )
+    assert (detector.predict(some(400, 3, noise=0.3)) == 1).mean() > 0.9
+    carries = some(400, 3, noise=0.3).labels.any(1)
+    scores = detector.score_samples(some(400, 3, noise=0.3))
+    assert np.median(detector.score_samples(unknown)) < np.quantile(scores[carries], 0.05)
+
+
+def test_a_plain_array_needs_labels():
+    train, new = some(200, 0), some(50, 1)
+    np.testing.assert_array_equal(
+        ns.LinearProbe().fit(train.features, train.labels).score_samples(new.features),
+        ns.LinearProbe().fit(train).score_samples(new.features),
+    )
+    with pytest.raises(MissingInputError, match="pass them as y"):
+        ns.LinearProbe().fit(train.features)
+
+
+def test_equal_features_are_an_error():
+    train = Outputs(np.full((20, 3), -2.0), features=np.ones((20, 4)), labels=np.ones((20, 3), int))
+    with pytest.raises(InputError, match="no difference between the features"):
+        ns.LinearProbe().fit(train)
+
+
+# --- virtual-logit matching ---
+
+
+@pytest.fixture
+def train(rng):
+    mixing = rng.normal(size=(10, 10)) * np.linspace(3, 0.1, 10)[:, None]
+    return Outputs(rng.normal(-1, 3, (300, 4)), features=rng.normal(size=(300, 10)) @ mixing + 2)
+
+
+@pytest.fixture
+def new(rng):
+    return Outputs(rng.normal(-2, 3, (40, 4)), features=rng.normal(0, 3, (40, 10)))
+
+
+def residual_scores(train, new, n_components):
+    """What remains of the features after a projection on the first principal components."""
+    center = train.features.mean(0)
+    _, _, axes = np.linalg.svd(train.features - center, full_matrices=False)
+    inside = axes[:n_components]
+
+    def residual(features):
+        moved = features - center
+        return np.linalg.norm(moved - moved @ inside.T @ inside, axis=1)
+
+    def energy(logits):
+        return np.log1p(np.exp(logits)).sum(1)
+
+    scale = energy(train.logits).mean() / residual(train.features).mean()
+    return energy(new.logits) - scale * residual(new.features)
+
+
+@pytest.mark.parametrize(("n_components", "used"), [(0, 5), (1, 1), (9, 9)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_joint_energy_minus_the_residual(train, new, n_components, used, dtype):
+    expected = residual_scores(train, new, used)
+    train, new = (Outputs(o.logits.astype(dtype), o.features.astype(dtype)) for o in (train, new))
+    detector = ns.ViM(n_components).fit(train)
+    assert detector.outside_.shape == (10, 10 - used)
+    tolerance = 1e-9 if dtype == np.float64 else 1e-3
+    np.testing.assert_allclose(
+        detector.score_samples(new), expected, rtol=tolerance, atol=tolerance
+    )
+
+
+def test_inside_the_subspace_only_joint_energy_counts(train, rng):
+    """Features far away along the principal components are no residual."""
+    detector = ns.ViM(4).fit(train)
+    inside = np.linalg.svd(train.features - train.features.mean(0))[2][:4]
+    far = train.features.mean(0) + 100 * rng.normal(size=(20, 4)) @ inside
+    logits = rng.normal(0, 3, (20, 4))
+    np.testing.assert_allclose(
+        detector.score_samples(Outputs(logits, features=far)),
+        ns.scores.joint_energy(logits),
+        rtol=1e-6,
+    )
+
+
+def test_dead_features_count_only_if_they_wake(train):
+    """They are outside of every subspace, and of the dimensions whose half is taken."""
+    dead = Outputs(train.logits, features=np.hstack([train.features, np.zeros((300, 6))]))
+    detector = ns.ViM().fit(dead)
+    assert detector.outside_.shape == (16, 16 - 5)
+    np.testing.assert_allclose(
+        detector.score_samples(dead), ns.ViM().fit(train).score_samples(train), rtol=1e-6
+    )
+    awake = Outputs(train.logits, features=dead.features + np.eye(16)[15] * 50)
+    assert (detector.score_samples(awake) < detector.score_samples(dead).min()).all()
+
+
+def test_masked_labels_do_not_count(train, new):
+    detector = ns.ViM().fit(train)
+    masked = new.logits.copy()
+    masked[:, 0] = -np.inf
+    lost = ns.scores.joint_energy(new.logits) - ns.scores.joint_energy(masked)
+    np.testing.assert_allclose(
+        detector.score_samples(new) - detector.score_samples(Outputs(masked, new.features)),
+        lost,
+        rtol=1e-6,
+        atol=1e-9,
+    )
+
+
+def test_what_is_not_allowed(train):
+    with pytest.raises(InputError, match="vary in 10 directions, and vim with n_components = 10"):
+        ns.ViM(n_components=10).fit(train)
+    with pytest.raises(InputError, match="vary in 0 directions"):
+        ns.ViM().fit(Outputs(train.logits, features=np.full((300, 10), 0.1)))
+    with pytest.raises(MissingInputError, match="reads features and logits: pass Outputs"):
+        ns.ViM().fit(train.features)

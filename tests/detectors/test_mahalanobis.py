@@ -15,6 +15,10 @@ def data(rng):
     return features, labels
 
 
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
 def plainly(features, labels, new):
     """The paper's way, a label at a time: memberships laid end to end, then the full quadratic."""
     means = [features[labels[:, i] == 1].mean(0) for i in range(labels.shape[1])]
@@ -41,16 +45,16 @@ def test_scores_are_the_papers(data, rng, aggregate, dtype):
 def test_normalised_features_are_those_divided_by_their_length(data, rng, aggregate, dtype):
     features, labels = data
     new = rng.normal(0, 4, (40, 12))
-    unit, unit_new = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (features, new))
-    expected = ns.Mahalanobis(aggregate).fit(unit, labels).score_samples(unit_new)
+    plain = ns.Mahalanobis(aggregate).fit(unit(features), labels)
+    expected = plain.score_samples(unit(new))
     detector = ns.Mahalanobis(aggregate, normalise=True).fit(features.astype(dtype), labels)
     tolerance = 1e-9 if dtype == np.float64 else 1e-4
     for scale in (1, 1e-10, 1e10):
-        found = detector.score_samples((new * scale).astype(dtype))
-        np.testing.assert_allclose(found, expected, rtol=tolerance)
-    zero = ns.Mahalanobis(aggregate).fit(unit, labels).score_samples(np.zeros((1, 12)))
-    found = detector.score_samples(np.zeros((1, 12), dtype))
-    np.testing.assert_allclose(found, zero, rtol=tolerance)
+        scores = detector.score_samples((new * scale).astype(dtype))
+        np.testing.assert_allclose(scores, expected, rtol=tolerance)
+    zero = np.zeros((1, 12), dtype)
+    scores, expected = detector.score_samples(zero), plain.score_samples(zero.astype(np.float64))
+    np.testing.assert_allclose(scores, expected, rtol=tolerance)
 
 
 def test_dead_and_copied_features_do_not_matter(data, rng):
@@ -76,8 +80,8 @@ def test_features_far_from_zero_or_of_unlike_scales_lose_nothing(data, rng):
     features, new = np.round(features * 1024) / 1024, np.round(new * 1024) / 1024
     expected = ns.Mahalanobis().fit(features, labels).score_samples(new)
     shifted = ns.Mahalanobis().fit((features + 4096).astype(np.float32), labels)
-    found = shifted.score_samples((new + 4096).astype(np.float32))
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    scores = shifted.score_samples((new + 4096).astype(np.float32))
+    np.testing.assert_allclose(scores, expected, rtol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -92,8 +96,8 @@ def test_features_that_only_say_the_label_do_not_matter(dtype, seed):
     expected = (
         ns.Mahalanobis().fit(features.astype(dtype), classes).score_samples(features.astype(dtype))
     )
-    found = ns.Mahalanobis().fit(wide, classes).score_samples(wide)
-    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    scores = ns.Mahalanobis().fit(wide, classes).score_samples(wide)
+    np.testing.assert_allclose(scores, expected, rtol=1e-3)
 
 
 def test_one_class_per_sample_is_the_one_hot_case(data, rng):
@@ -106,14 +110,15 @@ def test_one_class_per_sample_is_the_one_hot_case(data, rng):
     )
 
 
-def test_labels_without_samples_are_left_out_with_a_warning(data):
+@pytest.mark.parametrize("kind", [ns.Mahalanobis, ns.RelativeMahalanobis])
+def test_labels_without_samples_are_left_out_with_one_warning(data, kind):
     features, labels = data
     emptied = np.hstack([labels, np.zeros((300, 1), int)])
-    with pytest.warns(EmptyLabelWarning, match=r"1 of 6 labels .*label 5"):
-        detector = ns.Mahalanobis().fit(features, emptied)
+    with pytest.warns(EmptyLabelWarning, match=r"1 of 6 labels .*label 5") as warned:
+        detector = kind().fit(features, emptied)
+    assert len(warned) == 1
     np.testing.assert_allclose(
-        detector.score_samples(features),
-        ns.Mahalanobis().fit(features, labels).score_samples(features),
+        detector.score_samples(features), kind().fit(features, labels).score_samples(features)
     )
 
 
@@ -145,3 +150,54 @@ def test_mahalanobis_learns_from_plain_and_scores_perturbed_features(aggregate):
     expected = plain.score_samples(new.arrays[f"mahalanobis_{aggregate}"])
     np.testing.assert_array_equal(perturbed.score_samples(new), expected)
     assert not np.array_equal(perturbed.score_samples(new), plain.score_samples(new))
+
+
+# --- relative to the Gaussian of all samples ---
+
+
+def quadratic(residuals, covariance):
+    return np.einsum("ij,jk,ik->i", residuals, np.linalg.inv(covariance), residuals)
+
+
+def relative(features, labels, new):
+    """The paper's formula, with one entry in the shared covariance per label of a sample."""
+    overall = quadratic(new - features.mean(0), np.cov(features.T, bias=True))
+    return (plainly(features, labels, new) + overall[:, None]).max(1)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_relative_scores_are_the_papers(data, rng, dtype, normalise):
+    features, labels = data
+    labels[:20] = 0  # without a label, they are only in the Gaussian of all samples
+    new = rng.normal(0, 3, (40, 12))
+    detector = ns.RelativeMahalanobis(normalise).fit(features.astype(dtype), labels)
+    scores = detector.score_samples(new.astype(dtype))
+    if normalise:
+        features, new = unit(features), unit(new)
+    expected = relative(features, labels, new)
+    tolerance = 1e-9 if dtype == np.float64 else 1e-4  # float32 has rounded the features
+    np.testing.assert_allclose(scores, expected, atol=tolerance * np.abs(expected).max())
+
+
+def test_with_a_single_label_that_all_have_nothing_remains(data, rng):
+    features, _ = data
+    detector = ns.RelativeMahalanobis().fit(features, np.ones((300, 1), int))
+    np.testing.assert_allclose(detector.score_samples(rng.normal(size=(20, 12))), 0, atol=1e-9)
+
+
+def test_without_labels_it_is_the_plain_distance(data, rng):
+    features, _ = data
+    new = rng.normal(size=(20, 12))
+    np.testing.assert_array_equal(
+        ns.RelativeMahalanobis().fit(features).score_samples(new),
+        ns.Mahalanobis(normalise=True).fit(features).score_samples(new),
+    )
+
+
+def test_features_are_normalised_by_default(data):
+    features, labels = data
+    detector = ns.RelativeMahalanobis().fit(features, labels)
+    np.testing.assert_allclose(
+        detector.score_samples(features * 7), detector.score_samples(features), rtol=1e-6
+    )

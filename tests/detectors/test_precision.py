@@ -165,9 +165,7 @@ def test_verdicts_do_not_depend_on_the_kernel(monkeypatch):
     held_out, new = (rng.choice(values, (n, 8)).astype(np.float32) for n in (500, 300))
     found = {}
     for kernel in (joint_energy_direct, joint_energy_by_products):
-        energy = TERMS["energy"]
-        total = energy.total._replace(kernel=kernel)
-        monkeypatch.setitem(TERMS, "energy", energy._replace(total=total))
+        monkeypatch.setitem(TERMS, "energy", TERMS["energy"]._replace(sum_kernel=kernel))
         detector = ns.JointEnergy().calibrate(held_out)
         found[kernel] = detector, detector.score_samples(new)
     (first, scores), (_, others) = found.values()

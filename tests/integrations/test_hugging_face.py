@@ -1,7 +1,10 @@
 """Folders of a model and its detector: a graph, or a file of skops; and the hub."""
 
+import hashlib
+import itertools
 import json
 import shutil
+import zipfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import nescio as ns
+from fixtures.offline import run_offline
 from fixtures.texts import N_TOKENS, WORDS, word_tokenizer
 from nescio.errors import (
     DefaultDetectorWarning,
@@ -138,20 +142,64 @@ HARMFUL = {
 }
 
 
-def test_a_folder_chooses_no_code_and_downloads_nothing(wrapped, folder, monkeypatch):
-    """Files of other libraries are not read, whatever they name."""
-    for name, content in HARMFUL.items():
-        (folder / name).write_text(json.dumps(content))
-    (folder / "code.py").write_text("raise SystemExit('code of the folder')")
+@pytest.mark.slow
+def test_a_folder_chooses_no_code_and_opens_no_connection(wrapped, folder, pipeline, tmp_path):
+    """Every kind of folder; files of other libraries in it are not read, whatever they name."""
+    table = WithVerdict(pipeline.runner.model).fit(ROWS, ROWS[:, :3] > 0)  # has features.skops
+    pipeline.save_pretrained(tmp_path / "pipeline")
+    save_pretrained(table, tmp_path / "table")
+    samples = {"copy": some_texts(5, seed=1), "pipeline": ROWS[:5], "table": ROWS[:5]}
+    for name in samples:
+        for file, content in HARMFUL.items():
+            (tmp_path / name / file).write_text(json.dumps(content))
+        (tmp_path / name / "code.py").write_text("raise SystemExit('code of the folder')")
+    lists = {str(tmp_path / name): list(map(plain, rows)) for name, rows in samples.items()}
+    line = run_offline(
+        "import json, nescio as ns\n"
+        f"lists = {lists!r}\n"
+        "loaded = {folder: ns.from_pretrained(folder) for folder in lists}\n"
+        "scores = [loaded[folder].assess(rows).scores.tolist() for folder, rows in lists.items()]\n"
+        "print(json.dumps(scores))"
+    )
+    models = zip((wrapped, pipeline, table), samples.values(), strict=True)
+    expected = [model.assess(rows).scores for model, rows in models]
+    np.testing.assert_allclose(json.loads(line), expected, rtol=1e-4)
 
-    def refuse(*arguments):
-        raise AssertionError("a connection was opened")
 
-    monkeypatch.setattr("socket.socket.connect", refuse)
-    monkeypatch.setattr("socket.getaddrinfo", refuse)
-    texts = some_texts(5, seed=1)
-    loaded = ns.from_pretrained(folder)
-    np.testing.assert_allclose(loaded(texts).probs, wrapped(texts).probs, rtol=1e-4)
+def plain(row):
+    return row if isinstance(row, str) else row.tolist()
+
+
+def with_hashes(folder):
+    """Let the description of a folder fit its files, as whoever made them can."""
+    description = json.loads((folder / "nescio.json").read_text())
+    for name in description["files"]:
+        description["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / "nescio.json").write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize("place", ["weights.bin", "../weights.bin", "/etc/hostname"])
+def test_a_graph_names_no_other_file(folder, place):
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(folder / "model.onnx")
+    tensor = next(value for value in model.graph.initializer if value.raw_data)
+    (folder / "weights.bin").write_bytes(tensor.raw_data)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=place)
+    tensor.ClearField("raw_data")
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    with_hashes(folder)
+    with pytest.raises(FileFormatError, match="has weights in other files"):
+        ns.from_pretrained(folder)
+
+
+def test_a_graph_may_have_a_tensor_named_location(wrapped, folder):
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(folder / "model.onnx")
+    model.graph.node[0].name = "location"
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    with_hashes(folder)
+    assert ns.from_pretrained(folder).label_names == NAMES
 
 
 @pytest.mark.parametrize(
@@ -187,7 +235,7 @@ def test_what_cannot_be_saved_leaves_nothing(wrapped, tmp_path):
         ns.wrap(wrapped.runner).save_pretrained(target)
     local = ns.wrap(wrapped.runner, detector="lof").fit(some_texts(150))
     local = local.calibrate(some_texts(150, seed=1))
-    with pytest.raises(ExportError, match="lof cannot be exported"):
+    with pytest.raises(ExportError, match=r"lof cannot be exported.*keep the original model"):
         local.save_pretrained(target, samples=some_texts(8))
     assert list(tmp_path.iterdir()) == []
 
@@ -253,6 +301,43 @@ def test_a_damaged_file(tmp_path):
     path.write_bytes(b"PK not a zip file")
     with pytest.raises(FileFormatError, match=r"cannot read the estimator of .*model\.skops"):
         read_estimator(path, [])
+
+
+def test_a_file_of_skops_names_no_other_code(tmp_path, monkeypatch):
+    """Each type in a file, in each version of the format, becomes os.system in turn."""
+    calls = []
+    monkeypatch.setattr("os.system", calls.append)
+    steps = (
+        FunctionTransformer(np.exp),
+        StandardScaler(),
+        OneVsRestClassifier(LogisticRegression()),
+    )
+    good, bad = tmp_path / "good.skops", tmp_path / "bad.skops"
+    write_estimator(make_pipeline(*steps).fit(ROWS, ROWS[:, :3] > 0), good, [])
+    with zipfile.ZipFile(good) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    text = files.pop("schema.json").decode()
+    n_rejected = 0
+    for number, version in itertools.product(range(len(nodes(json.loads(text)))), range(3)):
+        schema = json.loads(text) | {"protocol": version}
+        nodes(schema)[number].update(__module__="os", __class__="system")
+        with zipfile.ZipFile(bad, "w") as archive:
+            for name, content in {**files, "schema.json": json.dumps(schema)}.items():
+                archive.writestr(name, content)
+        try:
+            assert type(read_estimator(bad, [])).__name__ == "Pipeline"  # the name was not used
+        except (FileFormatError, ParameterError):
+            n_rejected += 1
+    assert n_rejected > 50
+    assert calls == []
+
+
+def nodes(schema):
+    """The parts of a file of skops that name a type, except plain JSON values."""
+    inner = schema.values() if isinstance(schema, dict) else schema
+    parts = [node for part in inner if isinstance(part, dict | list) for node in nodes(part)]
+    is_node = isinstance(schema, dict) and schema.get("__loader__", "JsonNode") != "JsonNode"
+    return [schema, *parts] if is_node else parts
 
 
 @pytest.mark.parametrize(

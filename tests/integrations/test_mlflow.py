@@ -4,7 +4,6 @@ All in one file, and imported by a fixture: MLflow takes seconds to import.
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from fixtures.offline import run_offline
 from fixtures.texts import N_TOKENS, WORDS, word_tokenizer
 from nescio.errors import ExportError, FileError, ParameterError
 
@@ -129,25 +129,18 @@ def test_what_mlflow_shows_of_the_model(mlflow, wrapped, logged):
 
 
 @pytest.mark.slow
-def test_loading_needs_neither_the_training_code_nor_torch(mlflow, wrapped, logged, tmp_path):
+def test_loading_needs_neither_the_training_code_nor_torch_nor_a_network(mlflow, wrapped, logged):
     texts = some_texts(20, seed=4)
-    code = (
-        "import sys, json, warnings\n"
-        "warnings.simplefilter('ignore')\n"
-        "class Without:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in ('torch', 'training_code'): raise ImportError(name)\n"
-        "sys.meta_path.insert(0, Without())\n"
-        "import mlflow.pyfunc\n"
+    line = run_offline(
+        "import json, mlflow.pyfunc, nescio.integrations.mlflow\n"
         f"mlflow.set_tracking_uri({mlflow.get_tracking_uri()!r})\n"
         "model = mlflow.pyfunc.load_model('models:/tagger/1')\n"
         f"frame = model.predict({texts!r})\n"
-        "print(json.dumps(frame.to_dict('list')))"
+        f"nescio.integrations.mlflow.load_model('models:/tagger/1')({texts!r})\n"
+        "print(json.dumps(frame.to_dict('list')))",
+        without=("torch", "transformers", "timm", "huggingface_hub", "training_code"),
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    frame = pandas.DataFrame(json.loads(found.stdout.splitlines()[-1]))
-    assert_same_verdicts(frame, wrapped(texts))
+    assert_same_verdicts(pandas.DataFrame(json.loads(line)), wrapped(texts))
 
 
 def test_mlflows_scoring_server_answers(mlflow, wrapped, logged):

@@ -18,7 +18,8 @@ from nescio.errors import (
 )
 from nescio.lab.benchmark.results import Line, comparison_lines
 from nescio.metrics import auroc, delong_test
-from nescio.metrics.comparison import Scored, compare_outputs, find_lead, read_sets
+from nescio.metrics.comparison import Scored, compare_outputs, find_lead
+from nescio.outputs.reading import read_sets
 
 NAMES = ["joint_energy", "max_logit"]
 

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 import nescio as ns
 from nescio import metrics
 from nescio.errors import InputError, ParameterError, ShapeError
-from nescio.metrics.evaluation import WORSE, chance_note
+from nescio.metrics.comparison import WORSE, chance_note
 
 MEASURES = (
     "fpr", "auroc", "aupr", "aupr_at_ratio", "fpr_ood_positive", "aupr_ood_positive"

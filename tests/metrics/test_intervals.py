@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from nescio.metrics import evaluate, evaluation
-from nescio.metrics.evaluation import bca_levels, interval, resample, resample_bins
-from nescio.metrics.measures import Ranking
+from nescio.metrics import evaluate, measures
+from nescio.metrics.measures import Ranking, bca_levels, interval, resample, resample_bins
 
 
 def test_the_interval_of_a_mean_is_that_of_scipy(rng):
@@ -59,7 +58,7 @@ def test_the_resamples_have_the_spread_of_those_drawn_one_by_one(n, m, decimals)
 
 def test_more_than_a_million_samples_are_drawn_by_bin(rng, monkeypatch):
     draws = Mock(wraps=resample_bins)
-    monkeypatch.setattr(evaluation, "resample_bins", draws)
+    monkeypatch.setattr(measures, "resample_bins", draws)
     found = evaluate(rng.normal(1, 1, 600_000), rng.normal(0, 1, 500_000), n_bootstrap=20)
     for one in (found.fpr, found.auroc, found.aupr):
         assert one.low <= one.value <= one.high

@@ -96,10 +96,11 @@ def test_names_that_the_file_brings(onnx_file):
     entry.value = "null"
     onnx.save(model, path)
     assert ns.wrap(path).label_names is None
-    entry.value = "[1"
-    onnx.save(model, path)
-    with pytest.raises(FileFormatError, match=r"nescio.label_names is damaged"):
-        ns.wrap(path)
+    for damaged in ("[1", "5", '{"a": 1}', "[" * 100_000):
+        entry.value = damaged
+        onnx.save(model, path)
+        with pytest.raises(FileFormatError, match=r"nescio.label_names is damaged"):
+            ns.wrap(path)
 
 
 def test_a_graph_of_one_sample_runs_one_at_a_time(onnx_file, inputs):

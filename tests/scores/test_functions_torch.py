@@ -133,3 +133,21 @@ def test_detectors_take_tensors_of_any_precision(rng):
     np.testing.assert_allclose(
         detector.score_samples(half), detector.score_samples(values), rtol=0.02
     )
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        scores.exp,
+        lambda x: scores.where(x > 0, x, -1.0),
+        lambda x: scores.like(x > 0, x),
+        *(lambda x, k=k: scores.largest(x, k)[:, :1] for k in (1, 3, 6, 9)),
+        lambda x: scores.largest(x, 4).sum(1),
+    ],
+)
+def test_what_is_named_differently_agrees(operation, rng):
+    x = rng.normal(size=(20, 6))
+    result, expected = operation(torch.from_numpy(x)), operation(x)
+    assert result.dtype == torch.float64
+    assert expected.dtype == np.float64
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-12)

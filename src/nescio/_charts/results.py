@@ -45,9 +45,10 @@ def keyed(name: str, css: str) -> Cell:
     return Cell(name, f'<span class="key {css}"></span>{escape(cut(name, _LONGEST_CELL))}')
 
 
-def strip(value: float, low: float, high: float, css: str = "plain") -> Cell:
-    """Draw a share as a point between 0 and 100 %, with its interval as a line."""
-    start, end = (4 + 132 * min(max(edge, 0.0), 1.0) for edge in (low, high))
+def strip(value: float, low: float | None, high: float | None, css: str = "plain") -> Cell:
+    """Draw a share as a point between 0 and 100 %, with its interval, if it has one, as a line."""
+    ends = (value if end is None else end for end in (low, high))
+    start, end = (4 + 132 * min(max(end, 0.0), 1.0) for end in ends)
     return Cell(
         "",
         f'<svg class="strip" viewBox="0 0 140 16" aria-hidden="true">'

@@ -15,7 +15,7 @@ from nescio._charts.results import Result, View
 from nescio._io.results import by_name
 from nescio.detectors import Detector
 from nescio.metrics import Estimate
-from nescio.metrics.evaluation import Spread
+from nescio.metrics.comparison import Spread
 
 CONFIDENCE = 0.95
 COLUMNS = ("detector", "criterion ↓", "near ↓", "far ↓", "p")

@@ -221,7 +221,6 @@ def _measured(
             held_out=fold.reference,
             tpr=tpr,
             n_bootstrap=0,
-            from_probs=False,  # the data was checked; refitted logits may look like percentages
         )
     skipped.update(comparison.skipped)
     return {

@@ -40,9 +40,8 @@ from nescio.cli.vision import (
     is_onnx,
     read_label_names,
     readable,
-    require_vision,
 )
-from nescio.errors import FileError, ParameterError, ShapeError
+from nescio.errors import FileError, ParameterError, ShapeError, require
 from nescio.lab.data.batches import CORRUPTIONS
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
@@ -91,7 +90,7 @@ def train(
 
     Several GPUs: torchrun --nproc-per-node 4 -m nescio train coco:/data/coco -o runs/coco
     """
-    require_vision()
+    require("torchvision", "torch")
     from nescio.lab.training import TrainSettings, train as run_training
     from nescio.lab.training.trainer import World
     from nescio.models.torch_models import choose_device
@@ -170,7 +169,7 @@ def tune(
 
     Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
     """
-    require_vision()
+    require("torchvision", "torch")
     from nescio.lab.extraction import extract
     from nescio.lab.extraction.perturb import AGGREGATES, TuneSettings
     from nescio.lab.extraction.runtimes import Runtimes
@@ -267,7 +266,7 @@ def extract(
     from nescio.lab.extraction import extract as run_extraction
     from nescio.lab.extraction.runtimes import Runtimes
 
-    require_vision(torch=not is_onnx(model) or tuned is not None)
+    require("PIL" if is_onnx(model) and tuned is None else "torchvision", "torch")
     label_names = None if labels is None else read_label_names(labels)
     runner = options.open(model, run.device, module=module, label_names=label_names)
     tuning = None
@@ -360,7 +359,7 @@ def convert(
     Example: nescio convert densenet121 --weights densenet.pth --head densenetclsfier.pth --labels
     coco:/data/coco -o coco.safetensors
     """
-    require_vision()
+    require("torchvision", "torch")
     from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_paper_checkpoint
     from nescio.lab.networks.network import HIDDEN_UNITS, build_network
 

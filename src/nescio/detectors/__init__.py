@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
         Scale as Scale,
     )
     from nescio.detectors.combined import Combined as Combined
-    from nescio.detectors.isolation_forest import IsolationForest as IsolationForest
+    from nescio.detectors.features import LinearProbe as LinearProbe, ViM as ViM
     from nescio.detectors.label_scores import (
         GEN as GEN,
         MSP as MSP,
@@ -49,8 +49,6 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
         TopKLogit as TopKLogit,
         TopKProb as TopKProb,
     )
-    from nescio.detectors.linear_probe import LinearProbe as LinearProbe
-    from nescio.detectors.local_outlier_factor import LocalOutlierFactor as LocalOutlierFactor
     from nescio.detectors.mahalanobis import (
         Mahalanobis as Mahalanobis,
         PerturbedMahalanobis as PerturbedMahalanobis,
@@ -61,7 +59,10 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
         NearestNeighbours as NearestNeighbours,
         NNGuide as NNGuide,
     )
-    from nescio.detectors.vim import ViM as ViM
+    from nescio.detectors.outliers import (
+        IsolationForest as IsolationForest,
+        LocalOutlierFactor as LocalOutlierFactor,
+    )
 
 find_own()
 globals().update({kind.__name__: kind for kind in DETECTORS.values()})

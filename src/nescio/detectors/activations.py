@@ -5,6 +5,7 @@ Their score is the joint energy of the new logits, in place of the softmax energ
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,25 +15,47 @@ from nescio import scores
 from nescio._validation import Array, checked_share
 from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Detector
-from nescio.detectors.features import exp, largest, like, where
 from nescio.detectors.inputs import Arrays
 from nescio.errors import ShapeError
-
-READS = ("penultimate", "head")
-"""The input of the head, and the head."""
+from nescio.scores import exp, largest, like, where
 
 # exp(50) is far from the largest float32. A sum over the positive values can be more than 50
 # times that of the values above the percentile only if fewer than 2 % of them are above it.
 _LARGEST_EXPONENT = 50.0
 
 
-def energy_of(inputs: Any, weight: Any, bias: Any) -> Array:
-    """Return the joint energy of the logits that a head gives for changed inputs."""
-    check_width(inputs, weight)
+class _PercentileDetector(Detector):
+    """Joint energy of the logits that the head gives for changed inputs."""
+
+    scores_from = ("penultimate", "head")
+    traceable = True
+
+    percentile: float
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_share("percentile", self.percentile, of=100)
+
+    @abstractmethod
+    def _changed(self, inputs: Any) -> Any:
+        """Return what the head gets in place of its inputs."""
+
+    def _score(self, arrays: Arrays) -> Array:
+        return _energy(self._changed(arrays.penultimate), arrays.head.weight, arrays.head.bias)
+
+    def _cut_off(self, inputs: Any) -> Any:
+        """Return the percentile of each row: as a column, the smallest value that is kept."""
+        n_kept = max(1, inputs.shape[1] - round(inputs.shape[1] * self.percentile / 100))
+        return largest(inputs, n_kept)[:, :1]
+
+
+def _energy(inputs: Any, weight: Any, bias: Any) -> Array:
+    """Return the joint energy of the logits that a head gives."""
+    _check_width(inputs, weight)
     return scores.joint_energy(inputs @ like(weight, inputs).T + like(bias, inputs))
 
 
-def check_width(inputs: Any, weight: Any) -> None:
+def _check_width(inputs: Any, weight: Any) -> None:
     """Raise unless the head has one weight per column of its inputs."""
     if inputs.shape[1] != weight.shape[1]:
         raise ShapeError(
@@ -42,13 +65,7 @@ def check_width(inputs: Any, weight: Any) -> None:
         )
 
 
-def cut_off(inputs: Any, percentile: float) -> Any:
-    """Return the percentile of each row: as a column, the smallest value that is kept."""
-    n_kept = max(1, inputs.shape[1] - round(inputs.shape[1] * percentile / 100))
-    return largest(inputs, n_kept)[:, :1]
-
-
-def growth(inputs: Any, lowest: Any) -> Any:
+def _growth(inputs: Any, lowest: Any) -> Any:
     """Return exp(sum of a row / sum of its values from `lowest` on) as a column.
 
     The papers take inputs that have passed a ReLU. Of other inputs, only positive values count.
@@ -61,7 +78,7 @@ def growth(inputs: Any, lowest: Any) -> Any:
 
 
 @dataclass(eq=False, repr=False)
-class ReAct(Detector):
+class ReAct(_PercentileDetector):
     """Joint energy of the logits for inputs of the head that are clipped at a percentile.
 
     Out-of-distribution inputs can activate a few units far more than training data does, which
@@ -91,22 +108,15 @@ class ReAct(Detector):
     name = "react"
     paper = "Sun et al., NeurIPS 2021; joint energy in place of the softmax energy"
     learns_from = ("penultimate",)
-    scores_from = READS
     learned = {"ceiling_": "float"}
-    traceable = True
 
     percentile: float = 90.0
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        checked_share("percentile", self.percentile, of=100)
 
     def _learn(self, arrays: Arrays) -> None:
         self.ceiling_ = np.array(np.percentile(arrays.penultimate, self.percentile))
 
-    def _score(self, arrays: Arrays) -> Array:
-        clipped = arrays.penultimate.clip(max=float(self.ceiling_))
-        return energy_of(clipped, arrays.head.weight, arrays.head.bias)
+    def _changed(self, inputs: Any) -> Any:
+        return inputs.clip(max=float(self.ceiling_))
 
 
 @dataclass(eq=False, repr=False)
@@ -138,7 +148,7 @@ class DICE(Detector):
 
     name = "dice"
     paper = "Sun & Li, ECCV 2022; joint energy in place of the softmax energy"
-    learns_from = scores_from = READS
+    learns_from = scores_from = ("penultimate", "head")
     learned = {"kept_": "bool labels features"}
     traceable = True
 
@@ -149,7 +159,7 @@ class DICE(Detector):
         checked_share("sparsity", self.sparsity)
 
     def _learn(self, arrays: Arrays) -> None:
-        check_width(arrays.penultimate, arrays.head.weight)
+        _check_width(arrays.penultimate, arrays.head.weight)
         means = arrays.penultimate.mean(0, dtype=np.float64)
         contributions = arrays.head.weight * means  # (n_labels, n_features)
         n_left_out = min(round(contributions.size * self.sparsity), contributions.size - 1)
@@ -168,11 +178,11 @@ class DICE(Detector):
                 f"dice learned from a head with weights of shape {tuple(self.kept_.shape)}, but "
                 f"this one has {tuple(head.weight.shape)}."
             )
-        return energy_of(arrays.penultimate, head.weight * self.kept_, head.bias)
+        return _energy(arrays.penultimate, head.weight * self.kept_, head.bias)
 
 
 @dataclass(eq=False, repr=False)
-class ASH(Detector):
+class ASH(_PercentileDetector):
     """Joint energy of the logits for inputs of the head that are pruned and scaled (ASH-S).
 
     For each sample, the inputs below a percentile of this sample become 0, and the others are
@@ -199,24 +209,16 @@ class ASH(Detector):
 
     name = "ash"
     paper = "Djurisic et al., ICLR 2023; joint energy in place of the softmax energy"
-    scores_from = READS
-    traceable = True
 
     percentile: float = 90.0
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        checked_share("percentile", self.percentile, of=100)
-
-    def _score(self, arrays: Arrays) -> Array:
-        inputs = arrays.penultimate
-        lowest = cut_off(inputs, self.percentile)
-        pruned = inputs * (inputs >= lowest)
-        return energy_of(pruned * growth(inputs, lowest), arrays.head.weight, arrays.head.bias)
+    def _changed(self, inputs: Any) -> Any:
+        lowest = self._cut_off(inputs)
+        return inputs * (inputs >= lowest) * _growth(inputs, lowest)
 
 
 @dataclass(eq=False, repr=False)
-class Scale(Detector):
+class Scale(_PercentileDetector):
     """Joint energy of the logits for inputs of the head that are scaled by a factor per sample.
 
     The factor is exp(sum of all inputs / sum of the inputs from a percentile of this sample on).
@@ -243,16 +245,8 @@ class Scale(Detector):
 
     name = "scale"
     paper = "Xu et al., ICLR 2024; joint energy in place of the softmax energy"
-    scores_from = READS
-    traceable = True
 
     percentile: float = 85.0
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        checked_share("percentile", self.percentile, of=100)
-
-    def _score(self, arrays: Arrays) -> Array:
-        inputs = arrays.penultimate
-        scaled = inputs * growth(inputs, cut_off(inputs, self.percentile))
-        return energy_of(scaled, arrays.head.weight, arrays.head.bias)
+    def _changed(self, inputs: Any) -> Any:
+        return inputs * _growth(inputs, self._cut_off(inputs))

@@ -1,17 +1,21 @@
-"""What methods that read features share: the layer, row-wise arithmetic, and torch beside NumPy."""
+"""Detectors of features: their base class, row-wise arithmetic, the linear probe and ViM."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import FloatArray, check_multi_hot, is_torch, to_numpy
+from nescio import scores
+from nescio._validation import Array, FloatArray, check_multi_hot, checked_whole
 from nescio.detectors.base import Detector
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.detectors.inputs import Arrays
+from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
+
+Matrix = NDArray[np.float64]
 
 _LARGEST_BLOCK = 2**23  # elements of 8 bytes: 64 MB
 _MOST_ROWS = 1024
@@ -23,6 +27,8 @@ _PRODUCT_ROWS = 24
 # must not decide which directions count.
 SMALLEST_VARIANCE = 2.0**-46
 _NO_LAYERS = ("logits", "labels", "head")
+_PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
+_ROWS = 4_096  # a mean error over this number of samples tells penalties apart
 
 
 class FeatureDetector(Detector):
@@ -62,10 +68,8 @@ def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def unit_rows(rows: FloatArray, chosen: NDArray[np.int64] | None = None) -> FloatArray:
+def unit_rows(rows: FloatArray) -> FloatArray:
     """Return the rows scaled to length 1, in their own precision; a row of zeros stays as it is.
-
-    With `chosen`, only these rows, without a copy of them in between.
 
     Examples
     --------
@@ -74,22 +78,18 @@ def unit_rows(rows: FloatArray, chosen: NDArray[np.int64] | None = None) -> Floa
            [0. , 0. ],
            [1. , 0. ]])
     """
-    n_rows = len(rows) if chosen is None else len(chosen)
-    result = np.empty((n_rows, rows.shape[1]), rows.dtype)
-    for block in row_blocks(n_rows, rows.shape[1]):
-        wide = rows[block if chosen is None else chosen[block]].astype(np.float64)
-        wide /= _or_one(np.abs(wide).max(1))  # so that no square overflows
-        wide /= _or_one(np.sqrt(np.einsum("ij,ij->i", wide, wide)))
+    result = np.empty_like(rows, order="C")
+    for block in row_blocks(*rows.shape):
+        wide = rows[block].astype(np.float64)
+        largest = np.abs(wide).max(1, keepdims=True)  # no square overflows after the division
+        wide /= np.where(largest > 0, largest, 1.0)
+        lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+        wide /= np.maximum(lengths, 1.0)[:, None]  # below 1 only for a row of zeros
         result[block] = wide
     return result
 
 
-def _or_one(divisors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return divisors as a column, with 1 in place of 0."""
-    return np.where(divisors > 0, divisors, 1.0)[:, None]
-
-
-def centred(rows: FloatArray, center: NDArray[np.float64]) -> FloatArray:
+def centred(rows: FloatArray, center: Matrix) -> FloatArray:
     """Return rows minus a centre, in the precision of the rows.
 
     The centre is split in two, so that features far from zero lose no precision in float32.
@@ -116,53 +116,221 @@ def product(rows: FloatArray, matrix: FloatArray) -> FloatArray:
     return result
 
 
-def memberships(labels: Any, n_samples: int) -> NDArray[np.float64]:
+def memberships(labels: Array | None, n_samples: int) -> Matrix:
     """Return multi-hot labels as floats; one class per sample is one-hot, no labels one class."""
     if labels is None:
         return np.ones((n_samples, 1))
-    array = to_numpy(labels)
-    if array.ndim == 1:
-        array = (array[:, None] == np.unique(array)).astype(np.float64)
-    if array.ndim != 2 or len(array) != n_samples:
+    if labels.ndim == 1:
+        labels = labels[:, None] == np.unique(labels)
+    if labels.ndim != 2 or len(labels) != n_samples:
         raise ShapeError(
-            f"labels must have shape ({n_samples}, n_labels), multi-hot, got {array.shape}."
+            f"labels must have shape ({n_samples}, n_labels), multi-hot, got {labels.shape}."
         )
-    check_multi_hot(array)
-    if not array.any():
+    check_multi_hot(labels)
+    if not labels.any():
         raise InputError("labels are all 0: no sample has a label to learn from.")
-    return array.astype(np.float64)
+    return labels.astype(np.float64)
 
 
-# --- what NumPy and torch name differently, for scores that can be exported -------------------
+@dataclass(eq=False, repr=False)
+class LinearProbe(FeatureDetector):
+    """Sum of the squares of the positive outputs of a ridge regression of the labels.
 
+    The regression predicts the labels (0 or 1) from features of length 1. It is a second opinion:
+    a head that was fitted in closed form, with another error than the model's own. Its penalty is
+    the one with the smallest leave-one-out error on the training data, so there is nothing to set.
+    The square makes sure that many weak labels do not count as much as one clear label. If no
+    output is positive, the score is the largest one.
 
-def exp(x: Any) -> Any:
-    """Return e to the power of each value."""
-    return x.exp() if is_torch(x) else np.exp(x)
+    It does not ask whether the training data has anything like an input: one that is far from
+    everything can score high. Combine it with a distance, as `combined` does.
 
+    Parameters
+    ----------
+    layer : str
+        The array to read: "features", or a name in `Outputs.arrays`.
 
-def where(condition: Any, x: Any, y: Any) -> Any:
-    """Return x where the condition holds, else y."""
-    return (sys.modules["torch"] if is_torch(condition) else np).where(condition, x, y)
-
-
-def like(array: Any, x: Any) -> Any:
-    """Return an array in the precision of x: torch multiplies no matrices of two precisions."""
-    return array.to(x.dtype) if is_torch(x) else array.astype(x.dtype, copy=False)
-
-
-def largest(x: Any, k: int) -> Any:
-    """Return the k largest values of each row (all if there are fewer), the smallest one first.
-
-    The others are in no particular order.
+    Attributes
+    ----------
+    center_ : array of shape (n_features,)
+        The mean of the training features, at length 1.
+    weights_ : array of shape (n_features, n_labels)
+        The coefficients.
+    shares_ : array of shape (n_labels,)
+        The share of training samples that carry each label: the output at the centre.
+    penalty_ : array of shape ()
+        The penalty that was chosen, relative to the mean eigenvalue of the features' scatter.
 
     Examples
     --------
-    >>> largest(np.array([[3.0, 1.0, 2.0]]), 2)
-    array([[2., 3.]])
+    >>> from nescio import Outputs
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.eye(3, dtype=int)[rng.integers(0, 3, 300)]
+    >>> features = 4 * labels @ np.eye(3, 6) + rng.normal(size=(300, 6))
+    >>> data = Outputs(np.where(labels, 4.0, -4.0), features=features, labels=labels)
+    >>> detector = LinearProbe().fit(data[:200]).calibrate(data[200:])
+    >>> detector.predict(Outputs(np.zeros((2, 3)), features=[[4.0] + [0] * 5, [0] * 5 + [4.0]]))
+    array([ 1, -1])
     """
-    k = min(k, x.shape[1])
-    if is_torch(x):
-        return x.topk(k, dim=1).values.flip(1)
-    first = x.shape[1] - k
-    return np.partition(x, first, axis=1)[:, first:]
+
+    name = "linear_probe"
+    paper = "nescio; ridge regression, Hoerl & Kennard, Technometrics 1970"
+    learns_with = ("labels",)
+    learned = {
+        "center_": "float features",
+        "weights_": "float features labels",
+        "shares_": "float labels",
+        "penalty_": "float",
+    }
+
+    layer: str = "features"
+
+    def _learn(self, arrays: Arrays) -> None:
+        moved: FloatArray = unit_rows(arrays[self.layer].astype(np.float64))
+        if arrays.labels is None:
+            raise MissingInputError(
+                f"{self.name} learns the labels of the training samples: pass them as y, or pass "
+                "Outputs that have labels."
+            )
+        targets = memberships(arrays.labels, len(moved))
+        self.center_, self.shares_ = moved.mean(0), targets.mean(0)
+        moved -= self.center_
+        targets -= self.shares_
+        spread = float((moved**2).sum())
+        if spread <= len(moved) * moved.shape[1] * np.finfo(np.float64).eps:
+            raise InputError(
+                f"{self.name} found no difference between the features of the {len(moved):,} "
+                "training samples, at length 1. Check the features."
+            )
+        eigenvalues, directions = _spectrum(moved)
+        shared = directions.T @ (moved.T @ targets)  # (n_directions, n_labels)
+        # One column per penalty, which is in units of the mean eigenvalue of all directions.
+        scales = eigenvalues[:, None] + _PENALTIES * (spread / moved.shape[1])
+        rows = np.random.default_rng(0).permutation(len(moved))[:_ROWS]
+        errors = _left_out_errors(
+            moved[rows] @ directions, targets[rows], shared, scales, len(moved)
+        )
+        best = int(np.argmin(errors))
+        self.penalty_ = np.array(_PENALTIES[best])
+        self.weights_ = directions @ (shared / scales[:, best, None])
+
+    def _score(self, arrays: Arrays) -> Array:
+        inputs: FloatArray = arrays[self.layer]
+        weights = self.weights_.astype(inputs.dtype)
+        result = np.empty(len(inputs))
+        for rows in row_blocks(len(inputs), max(weights.shape)):
+            moved = centred(unit_rows(inputs[rows]), self.center_)
+            outputs = product(moved, weights) + self.shares_  # (n_rows, n_labels), float64
+            positive = np.maximum(outputs, 0.0)
+            result[rows] = np.einsum("ij,ij->i", positive, positive)
+            result[rows] += np.minimum(outputs.max(1), 0.0)
+        return result
+
+
+def _spectrum(moved: FloatArray) -> tuple[Matrix, Matrix]:
+    """Return the eigenvalues and the directions of the scatter, without those that are empty.
+
+    They come from the smaller one of two matrices: of features, or of samples.
+    """
+    if moved.shape[1] <= len(moved):
+        eigenvalues, directions = np.linalg.eigh(moved.T @ moved)
+        return np.maximum(eigenvalues, 0.0), directions
+    eigenvalues, samples = np.linalg.eigh(moved @ moved.T)
+    kept = eigenvalues > moved.shape[1] * np.finfo(np.float64).eps * eigenvalues[-1]
+    eigenvalues, samples = eigenvalues[kept], samples[:, kept]
+    return eigenvalues, moved.T @ (samples / np.sqrt(eigenvalues))
+
+
+def _left_out_errors(
+    rotated: Matrix, targets: Matrix, shared: Matrix, scales: Matrix, n_samples: int
+) -> list[float]:
+    """Return the mean squared error, for each penalty, on samples that the fit has not seen.
+
+    The residual without a sample is its residual divided by 1 - leverage, for ridge regression
+    too; so no fit is repeated.
+    """
+    squares = rotated**2
+    errors = []
+    for scale in scales.T:
+        leverage = squares @ (1 / scale) + 1 / n_samples
+        residuals = targets - rotated @ (shared / scale[:, None])
+        unseen = residuals / np.maximum(1 - leverage, 1e-6)[:, None]
+        errors.append(float(np.mean(unseen**2)))
+    return errors
+
+
+@dataclass(eq=False, repr=False)
+class ViM(FeatureDetector):
+    """Joint energy minus the scaled length of the features outside their principal subspace.
+
+    The principal components of the training features span the subspace. What remains of a sample
+    outside of it is its residual. The length of the residual is scaled so that it has the same
+    mean as the joint energy on the training data.
+
+    Two things differ from the paper, which has one label per sample. Joint energy takes the place
+    of log-sum-exp, and of the largest logit in the scale: it is never negative. Features are
+    centred by their mean instead of by the bias of the last layer, so that any layer can be read
+    and the head is not needed.
+
+    Parameters
+    ----------
+    n_components : int
+        The dimension of the principal subspace; 0 for half of the dimensions in which the
+        training features vary.
+    layer : str
+        The array to read: "features", or a name in `Outputs.arrays`.
+
+    Attributes
+    ----------
+    center_ : array of shape (n_features,)
+        The mean of the training features.
+    outside_ : array of shape (n_features, n_features - n_components)
+        An orthonormal basis of what is outside of the principal subspace.
+    scale_ : array of shape ()
+        The factor of the residual, alpha in the paper.
+    """
+
+    name = "vim"
+    paper = "Wang et al., CVPR 2022; with joint energy"
+    learns_with = scores_with = ("logits",)
+    learned = {"center_": "float features", "outside_": "float features outside", "scale_": "float"}
+
+    n_components: int = 0
+    layer: str = "features"
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_whole("n_components", self.n_components, minimum=0)
+
+    def _learn(self, arrays: Arrays) -> None:
+        features = arrays[self.layer].astype(np.float64)
+        self.center_ = features.mean(0)
+        constant = np.ptp(features, axis=0) == 0
+        features -= self.center_
+        features[:, constant] = 0.0  # the mean is rounded
+        variances, directions = np.linalg.eigh(features.T @ features)  # ascending
+        rank = np.count_nonzero(variances > len(variances) * SMALLEST_VARIANCE * variances[-1])
+        if rank <= self.n_components:
+            raise InputError(
+                f"the training features vary in {rank} directions, and vim with n_components = "
+                f"{self.n_components} needs at least one more than these. Learn from more "
+                "samples, or choose a smaller n_components."
+            )
+        n_outside = len(variances) - (self.n_components or rank // 2)
+        self.outside_ = np.ascontiguousarray(directions[:, :n_outside])
+        energies = np.asarray(scores.joint_energy(arrays.logits), np.float64)
+        residuals = self._residuals(arrays[self.layer])
+        self.scale_ = np.array(energies.mean() / residuals.mean())
+
+    def _score(self, arrays: Arrays) -> Array:
+        energies = np.asarray(scores.joint_energy(arrays.logits), np.float64)
+        return energies - self.scale_ * self._residuals(arrays[self.layer])
+
+    def _residuals(self, features: FloatArray) -> Matrix:
+        """Return the length of each row outside of the principal subspace."""
+        outside = self.outside_.astype(features.dtype)
+        lengths = np.empty(len(features))
+        for rows in row_blocks(len(features), features.shape[1]):
+            left = product(centred(features[rows], self.center_), outside).astype(np.float64)
+            lengths[rows] = np.sqrt(np.einsum("ij,ij->i", left, left))
+        return lengths

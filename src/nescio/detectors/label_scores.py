@@ -21,9 +21,9 @@ from nescio._validation import (
     checked_whole,
 )
 from nescio.detectors.base import Detector
-from nescio.detectors.features import exp, largest, where
 from nescio.detectors.inputs import Arrays
 from nescio.explain import Terms
+from nescio.scores import exp, largest, where
 
 _WANG = "Wang et al., NeurIPS 2021"
 _WANG_APPENDIX = f"{_WANG} (appendix)"

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nescio._validation import (
-    Array,
-    FloatArray,
-    checked_choice,
-    checked_flag,
-)
+from nescio._validation import Array, FloatArray, checked_choice, checked_flag
 from nescio.detectors.features import (
     SMALLEST_VARIANCE,
     FeatureDetector,
+    Matrix,
     centred,
     memberships,
     product,
@@ -25,8 +20,6 @@ from nescio.detectors.features import (
 )
 from nescio.detectors.inputs import Arrays
 from nescio.errors import EmptyLabelWarning, ShapeError, warn
-
-Matrix = NDArray[np.float64]
 
 _GAUSSIANS = {
     "center_": "float features",
@@ -43,7 +36,9 @@ class Gaussians(NamedTuple):
     means: Matrix  # (n_gaussians, rank), whitened
 
 
-def learn_gaussians(features: FloatArray, labels: Any, *, normalise: bool = False) -> Gaussians:
+def learn_gaussians(
+    features: FloatArray, labels: Array | None, *, normalise: bool = False
+) -> Gaussians:
     """Fit a mean to each label, and one covariance to all samples around the means of their labels.
 
     A sample with three labels enters the covariance three times. Without labels (None), there is
@@ -289,20 +284,12 @@ class RelativeMahalanobis(FeatureDetector):
     def _score(self, arrays: Arrays) -> Array:
         # In float64: a small difference of two large distances would lose too much in float32.
         inputs: FloatArray = arrays[self.layer]
+        mean = np.zeros((1, self.overall_whitening_.shape[1]))
+        labels = Gaussians(self.center_, self.whitening_, self.means_)
+        overall = Gaussians(self.overall_center_, self.overall_whitening_, mean)
         scores = np.empty(len(inputs))
-        for rows in row_blocks(len(inputs), inputs.shape[1]):
+        for rows in row_blocks(*inputs.shape):
             wide = inputs[rows].astype(np.float64)
-            labels, overall = (
-                minus_distances(wide, gaussians, normalise=self.normalise)
-                for gaussians in self._gaussians()
-            )
-            scores[rows] = labels - overall
+            scores[rows] = minus_distances(wide, labels, normalise=self.normalise)
+            scores[rows] -= minus_distances(wide, overall, normalise=self.normalise)
         return scores
-
-    def _gaussians(self) -> tuple[Gaussians, Gaussians]:
-        """Return the Gaussians of the labels, and that of all samples."""
-        rank = np.shape(self.overall_whitening_)[-1]
-        return (
-            Gaussians(self.center_, self.whitening_, self.means_),
-            Gaussians(self.overall_center_, self.overall_whitening_, np.zeros((1, rank))),
-        )

@@ -8,7 +8,7 @@ changes a distance, unless more samples than the spare candidates are as near up
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from nescio import scores
 from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors import inputs as reading
-from nescio.detectors.base import NotCalibratedError
 from nescio.detectors.features import FeatureDetector, row_blocks, unit_rows
 from nescio.detectors.inputs import Arrays
 from nescio.errors import (
@@ -30,38 +29,33 @@ from nescio.errors import (
 Indices = NDArray[np.int64]
 
 _SPARE = 16  # candidates beyond k: products round, so the k-th nearest may rank a little lower
-_AT_RIGHT_ANGLES = np.sqrt(2.0)  # the distance of a row of zeros, which has no direction
 
 
-class Nearest(NamedTuple):
-    """The nearest samples of each query, nearest first: distances and positions."""
+def nearest(bank: FloatArray, inputs: FloatArray, k: int) -> tuple[NDArray[np.float64], Indices]:
+    """Return distances and positions of the k nearest samples of the bank, nearest first.
 
-    distances: NDArray[np.float64]
-    positions: Indices
-
-
-def nearest(bank: FloatArray, queries: FloatArray, k: int) -> Nearest:
-    """Return the k samples of the bank that are nearest to each query; all have length 1."""
+    The samples of the bank have length 1, and the inputs are scaled to it. An input of zeros has no
+    direction: every distance is sqrt(2), as at right angles, and every position is -1.
+    """
     n_candidates = min(k + _SPARE, len(bank))
-    result = Nearest(np.empty((len(queries), k)), np.empty((len(queries), k), np.int64))
-    for block in row_blocks(len(queries), max(len(bank), n_candidates * bank.shape[1])):
-        rows = queries[block]
-        similarities = products(rows, bank)
+    all_distances, positions = (
+        np.full((len(inputs), k), np.sqrt(2.0)),
+        np.full((len(inputs), k), -1),
+    )
+    directed = np.flatnonzero(inputs.any(1))
+    for block in row_blocks(len(directed), max(len(bank), n_candidates * bank.shape[1])):
+        rows = directed[block]
+        queries = unit_rows(inputs[rows])
+        # The queries are few and the bank is large, so it is the queries that are converted.
+        similarities = queries.astype(bank.dtype, copy=False) @ bank.T  # (n_rows, n_bank)
         candidates = np.argpartition(similarities, -n_candidates, axis=1)[:, -n_candidates:]
         # In float64: (n_rows, n_candidates, n_features), then (n_rows, n_candidates)
-        differences = rows[:, None].astype(np.float64) - bank[candidates]
+        differences = queries[:, None].astype(np.float64) - bank[candidates]
         distances = np.sqrt(np.einsum("...j,...j->...", differences, differences))
         order = np.lexsort((candidates, distances))[:, :k]
-        result.distances[block] = np.take_along_axis(distances, order, axis=1)
-        result.positions[block] = np.take_along_axis(candidates, order, axis=1)
-    return result
-
-
-def products(rows: FloatArray, bank: FloatArray) -> FloatArray:
-    """Return the product of each row with each sample of the bank, in the bank's precision."""
-    # Rows are few and the bank is large, so it is the rows that are converted.
-    result: FloatArray = rows.astype(bank.dtype, copy=False) @ bank.T  # (n_rows, n_bank)
-    return result
+        all_distances[rows] = np.take_along_axis(distances, order, axis=1)
+        positions[rows] = np.take_along_axis(candidates, order, axis=1)
+    return all_distances, positions
 
 
 @dataclass(eq=False, repr=False)
@@ -145,15 +139,12 @@ class NearestNeighbours(BankDetector):
         directed = np.flatnonzero(features.any(1))
         self._check_enough(len(directed))
         self.rows_ = directed[self._drawn(len(directed))]
-        self.bank_ = unit_rows(features, self.rows_)
+        self.bank_ = unit_rows(features[self.rows_])
 
     def _score(self, arrays: Arrays) -> Array:
         self._check_enough(len(self.bank_))  # k may have been set since
-        inputs: FloatArray = arrays[self.layer]
-        result = np.full(len(inputs), -_AT_RIGHT_ANGLES)
-        rows = np.flatnonzero(inputs.any(1))
-        result[rows] = -nearest(self.bank_, unit_rows(inputs[rows]), self.k).distances[:, -1]
-        return result
+        distances, _ = nearest(self.bank_, arrays[self.layer], self.k)
+        return -distances[:, -1]
 
     def nearest(self, X: Any, n: int = 5) -> Indices:
         """Return the positions of the nearest training samples, nearest first.
@@ -174,22 +165,18 @@ class NearestNeighbours(BankDetector):
             -1 for samples that have no neighbours: rows of zeros and, with nonfinite="out", rows
             with NaN or infinity.
         """
-        if not hasattr(self, "bank_"):
-            raise NotCalibratedError(
-                f"{self.name} learns from data: call fit(training_data) first."
-            )
+        arrays = self._read_to_score(X).arrays
         if checked_whole("n", n, minimum=1) > len(self.bank_):
             raise ParameterError(
                 f"n must be at most {len(self.bank_):,}, the number of training samples that "
                 f"{self.name} keeps, got {n}."
             )
-        arrays = self._read(X, self.scores_from).arrays
         inputs: FloatArray = arrays[self.layer]
-        positions = np.full((len(inputs), n), -1)
         usable = reading.usable_rows(arrays, self)
-        rows = np.flatnonzero(inputs.any(1) if usable is None else usable & inputs.any(1))
-        positions[rows] = self.rows_[nearest(self.bank_, unit_rows(inputs[rows]), n).positions]
-        return positions
+        if usable is not None:
+            inputs = np.where(usable[:, None], inputs, 0.0)
+        _, positions = nearest(self.bank_, inputs, n)
+        return np.where(positions < 0, -1, self.rows_[positions])
 
 
 @dataclass(eq=False, repr=False)
@@ -228,7 +215,7 @@ class NNGuide(BankDetector):
         features: FloatArray = arrays[self.layer]
         self._check_enough(len(features))
         rows = self._drawn(len(features))
-        self.bank_ = unit_rows(features, rows)
+        self.bank_ = unit_rows(features[rows])
         energies: FloatArray = scores.joint_energy(arrays.logits[rows])
         self.bank_ *= energies.astype(self.bank_.dtype)[:, None]
 
@@ -237,18 +224,10 @@ class NNGuide(BankDetector):
         inputs: FloatArray = arrays[self.layer]
         guidance = np.empty(len(inputs))
         for block in row_blocks(len(inputs), max(self.bank_.shape)):
-            guiding = products(unit_rows(inputs[block]), self.bank_)
-            largest = np.partition(guiding, -self.k, axis=1)[:, -self.k :]
-            guidance[block] = largest.mean(1, dtype=np.float64)
+            unit = unit_rows(inputs[block]).astype(self.bank_.dtype, copy=False)
+            guidance[block] = scores.largest(unit @ self.bank_.T, self.k).mean(1, dtype=np.float64)
         energies: FloatArray = scores.joint_energy(arrays.logits)
         return guidance * energies
-
-
-class _Table(NamedTuple):
-    """Labels with about as many samples each, and their members: one row per label."""
-
-    labels: NDArray[np.int64]
-    members: NDArray[np.int64]
 
 
 class LabelNeighbours(NearestNeighbours):
@@ -327,7 +306,7 @@ class LabelNeighbours(NearestNeighbours):
                 "features."
             )
         self.rows_ = useful[self._drawn(len(useful))]
-        self.bank_ = unit_rows(features, self.rows_)
+        self.bank_ = unit_rows(features[self.rows_])
         label, member = np.nonzero(carried[self.rows_].T)  # ordered by label
         self.members_ = member
         self.starts_ = np.searchsorted(label, np.arange(carried.shape[1] + 1))
@@ -344,8 +323,8 @@ class LabelNeighbours(NearestNeighbours):
         if not hasattr(self, "_tables"):
             self._tables = _tables(self.members_, self.starts_, len(self.bank_))
         result = np.empty(len(inputs))
-        largest = max(table.members.size for table in self._tables)
-        for block in row_blocks(len(inputs), max(*self.bank_.shape, len(self.starts_), largest)):
+        width = max(members.size for _, members in self._tables)
+        for block in row_blocks(len(inputs), max(*self.bank_.shape, len(self.starts_), width)):
             similarities = self._similarities(unit_rows(inputs[block]))
             result[block] = np.einsum("ij,ij->i", self._weights(arrays.logits[block]), similarities)
         return result
@@ -359,10 +338,10 @@ class LabelNeighbours(NearestNeighbours):
         similarities = np.zeros((len(unit), len(self.starts_) - 1))
         for labels, members in self._tables:
             near = products.take(members, axis=1)  # (n_rows, n_labels, n_members)
-            n_others = members.shape[1] - self.k
-            if n_others > 0:
-                near.partition(n_others, axis=2)
-                near = near[:, :, n_others:]
+            n_further = members.shape[1] - self.k
+            if n_further > 0:
+                near.partition(n_further, axis=2)
+                near = near[:, :, n_further:]
             sizes = np.minimum(np.diff(self.starts_)[labels], near.shape[2])
             sums = near.sum(2, dtype=np.float64, where=near > -np.inf)
             similarities[:, labels] = sums / sizes
@@ -371,10 +350,10 @@ class LabelNeighbours(NearestNeighbours):
     def _weights(self, logits: Array) -> NDArray[np.float64]:
         """Return the labels' energies, 0 for labels without samples, with a sum of 1."""
         weights: NDArray[np.float64] = scores.label_energy(logits.astype(np.float64))
-        known = np.diff(self.starts_) > 0
-        weights *= known
+        has_samples = np.diff(self.starts_) > 0
+        weights *= has_samples
         # If no label has any energy, each counts alike.
-        weights[weights.sum(1) == 0] = known
+        weights[weights.sum(1) == 0] = has_samples
         weights /= weights.sum(1, keepdims=True)
         return weights
 
@@ -390,11 +369,11 @@ class LabelNeighbours(NearestNeighbours):
             raise ValueError("its training samples and labels are not consistent")
 
 
-def _tables(members: Array, starts: Array, absent: int) -> list[_Table]:
+def _tables(members: Array, starts: Array, absent: int) -> list[tuple[Indices, Indices]]:
     """Return the members of all labels in few tables, so that not every label takes a step.
 
-    The labels of a table have at most twice as many members as each other. Shorter rows are filled
-    with `absent`.
+    A table is labels, and their members: one row per label. The labels of a table have at most
+    twice as many members as each other. Shorter rows are filled with `absent`.
     """
     sizes = np.diff(starts)
     classes = np.ceil(np.log2(np.maximum(sizes, 1))).astype(int)
@@ -404,5 +383,5 @@ def _tables(members: Array, starts: Array, absent: int) -> list[_Table]:
         place = np.arange(sizes[labels].max())
         present = place < sizes[labels][:, None]
         position = np.where(present, starts[labels][:, None] + place, 0)
-        tables.append(_Table(labels, np.where(present, members[position], absent)))
+        tables.append((labels, np.where(present, members[position], absent)))
     return tables

@@ -420,8 +420,8 @@ def _reason(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__).rstrip(".")
 
 
-# Runtimes approximate these two: onnxruntime's sigmoid is 0 below -18, OpenVINO's softplus below
-# -20. Far from the data all logits are that small, and a score consists of these digits only.
+# Runtimes approximate these two: onnxruntime's sigmoid is 0 below -18. Far from the data all logits
+# are that small, and a score consists of these digits only.
 
 
 def _softplus(f: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:

@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,14 @@ from nescio._io.toml import from_table
 from nescio.calibration import Calibration
 from nescio.detectors import Detector, load
 from nescio.detectors.saving import plain_params
-from nescio.errors import FileError, FileFormatError, NescioError, ParameterError, require
+from nescio.errors import (
+    ExportError,
+    FileError,
+    FileFormatError,
+    NescioError,
+    ParameterError,
+    require,
+)
 from nescio.metrics import Comparison, Evaluation
 from nescio.models import Runner, Wrapped, wrap
 from nescio.models.base import PREPARED, make_runner
@@ -267,7 +275,14 @@ def write_model(
         require("torch", "torch")
         from nescio.export import export_onnx
 
-        export_onnx(wrapped, folder / GRAPH_FILE, samples=samples, input_shape=input_shape)
+        try:
+            export_onnx(wrapped, folder / GRAPH_FILE, samples=samples, input_shape=input_shape)
+        except ExportError as error:
+            raise ExportError(
+                f"{error} To use this model as it is, keep the original model and save the "
+                "detector alone: wrapped.save(path). Later, load the model with your own code, and "
+                "wrap(model, detector=path)."
+            ) from error
     files = {name: folder / name for name in HASHED_FILES if (folder / name).exists()}
     hashes = {name: content_hash(path) for name, path in files.items()}
     content = {**_KIND.header(), **asdict(settings), "files": hashes}
@@ -281,6 +296,7 @@ def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None)
     settings = _read_settings(folder)
     detector = load(folder / DETECTOR_FILE)
     if GRAPH_FILE in settings.files:
+        _check_one_file(folder / GRAPH_FILE)
         return wrap(folder / GRAPH_FILE, detector=detector, device=device)
     model = read_estimator(folder / ESTIMATOR_FILE, trusted)
     if PREPARE_FILE in settings.files:
@@ -325,6 +341,33 @@ def _read_settings(folder: Path) -> Settings:
                 "save the wrapped model."
             )
     return settings
+
+
+def _check_one_file(graph: Path) -> None:
+    """Raise if a graph has weights in other files: it names their paths, and they have no hash."""
+    with open(graph, "rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+        if content.find(b"location") < 0:  # without this key, there is no path
+            return
+    onnx = require("onnx", "onnx")
+    try:
+        names_files = _has_field(onnx.load(graph, load_external_data=False), "external_data")
+    except Exception as error:  # protobuf's errors have no common class
+        raise FileFormatError(f"cannot read {graph} as ONNX: {error}") from error
+    if names_files:
+        raise FileFormatError(
+            f"{graph} has weights in other files, which nescio never writes. To use such a graph, "
+            "wrap its path."
+        )
+
+
+def _has_field(message: Any, name: str) -> bool:
+    """Return whether a message of protobuf, or one within it, has a field."""
+    for kind, value in message.ListFields():
+        parts = value if isinstance(value, Sequence) else [value]
+        is_nested = kind.message_type is not None
+        if kind.name == name or (is_nested and any(_has_field(part, name) for part in parts)):
+            return True
+    return False
 
 
 # --- scikit-learn estimators as skops files -------------------------------------------------------

@@ -26,7 +26,7 @@ from nescio.lab.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.lab.benchmark.tables import Table, fpr_table, mean_fprs
 from nescio.lab.report import write_report
 from nescio.lab.report.page import Introduction
-from nescio.metrics.evaluation import Spread
+from nescio.metrics.comparison import Spread
 from nescio.outputs import Outputs
 
 REPORT = "report.html"

@@ -11,8 +11,7 @@ A threshold keeps either all of several tied scores or none of them.
 
 from __future__ import annotations
 
-from nescio.metrics.comparison import Comparison, compare
-from nescio.metrics.evaluation import Estimate, Evaluation, evaluate
+from nescio.metrics.comparison import Comparison, Estimate, Evaluation, compare, evaluate
 from nescio.metrics.measures import (
     AurocDifference,
     aupr,

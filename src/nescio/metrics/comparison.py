@@ -1,30 +1,28 @@
-"""`compare`: detectors side by side, on data of any kind."""
+"""Evaluate a detector, and compare several ones side by side on data of any kind."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from nescio._charts.histogram import roc
-from nescio._charts.results import Result, View, keyed
+from nescio._charts.results import Result, View, keyed, strip
 from nescio._charts.style import curve_style, cut
 from nescio._charts.svg import Chart, Markup, Scale, percent
-from nescio._io.columns import Columns, is_frame
-from nescio._io.files import same_file
+from nescio._io.columns import Columns
 from nescio._io.results import by_name
-from nescio._validation import to_numpy
+from nescio._io.toml import from_table
+from nescio._validation import checked_share, checked_whole
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
 from nescio.detectors.combined import AUTO, default_detector
 from nescio.detectors.registry import DETECTORS, as_detector, written
 from nescio.errors import (
-    InputError,
     LabelMismatchError,
     MissingInputError,
     ParameterError,
@@ -32,11 +30,9 @@ from nescio.errors import (
     TooFewSamplesError,
     error_context,
 )
-from nescio.metrics.evaluation import Evaluation, chance_note, evaluate
-from nescio.metrics.measures import AurocDifference, auroc, delong_test
+from nescio.metrics.measures import AurocDifference, Ranking, auroc, delong_test, intervals
 from nescio.outputs import Outputs
-from nescio.outputs.outputs import TEXT, from_content
-from nescio.outputs.reading import MAX_ROWS, columns_like, labels_like, read_outputs
+from nescio.outputs.reading import read_sets
 
 ALL = "all"
 
@@ -45,9 +41,252 @@ _NOT_GIVEN = {
     "the training data": "it learns from data: pass training outputs (--train).",
     "the held-out data": "it learns from held-out data: pass such outputs (--held-out).",
 }
+_NEARLY_ALL = 0.8  # of the detectors: then the data is the likely cause, and not the detectors
+_SIGN = "(a higher score must mean more in-distribution)"
+
+WORSE = (
+    "Worse than chance: OOD samples tend to have higher scores than ID samples. Usual causes: the "
+    f"ID and the OOD data are swapped, the logits or the scores have the wrong sign {_SIGN}, or "
+    "the detector fails on this data."
+)
 
 
-# --- the result -------------------------------------------------------------------------------
+# --- one detector ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measure and its bootstrap interval; `low` and `high` are None if there is no interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f"{self.value * 100:.2f}"
+        return f"{self.value * 100:.2f} [{self.low * 100:.2f}, {self.high * 100:.2f}]"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A measure over seeds or folds; the values are between 0 and 1, its text is in per cent.
+
+    Attributes
+    ----------
+    mean : float
+    deviation : float or None
+        The sample standard deviation; None for one value.
+    n : int
+        The number of values.
+    """
+
+    mean: float
+    deviation: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the mean and the sample standard deviation of some values."""
+        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return cls(float(np.mean(values)), deviation, len(values))
+
+    @property
+    def printed(self) -> float:
+        """The mean in per cent, rounded as printed; equal ones are ranked as equal."""
+        return round(100 * self.mean, 2)
+
+    def text(self, unit: float = 100, digits: int = 2) -> str:
+        """Write the mean ± the standard deviation, by default in per cent."""
+        mean = f"{unit * self.mean:.{digits}f}"
+        return mean if self.deviation is None else f"{mean} ± {unit * self.deviation:.{digits}f}"
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Result):
+    """The result of `evaluate`. Values are shares from 0 to 1; printed text is in per cent.
+
+    Attributes
+    ----------
+    fpr, auroc, aupr : Estimate
+        The measures of the paper, with ID as the positive side.
+    aupr_at_ratio : Estimate
+        `aupr` at a ratio of `id_to_ood` ID samples per OOD sample.
+    fpr_ood_positive, aupr_ood_positive : Estimate
+        The measures of the other convention, with OOD as the positive side.
+    n_id, n_ood : int
+        The number of ID and OOD samples.
+    tpr, id_to_ood, confidence : float
+        The parameters that `evaluate` was called with.
+    """
+
+    index_column = "measure"
+
+    fpr: Estimate
+    auroc: Estimate
+    aupr: Estimate
+    aupr_at_ratio: Estimate
+    fpr_ood_positive: Estimate
+    aupr_ood_positive: Estimate
+    n_id: int
+    n_ood: int
+    tpr: float
+    id_to_ood: float
+    confidence: float
+
+    @property
+    def fpr_name(self) -> str:
+        """The usual name of the FPR at this TPR, such as FPR95."""
+        return f"FPR{self.tpr * 100:g}"
+
+    @property
+    def worse_than_chance(self) -> bool:
+        """Whether the AUROC is clearly below 50 %, and not just by chance.
+
+        It is if the interval of the AUROC is below 50 %, and if equal distributions of ID and OOD
+        scores would give such an AUROC in fewer than 2.5 % of cases (Mann-Whitney test).
+        """
+        highest = self.auroc.value if self.auroc.high is None else self.auroc.high
+        error = math.sqrt((self.n_id + self.n_ood + 1) / (12 * self.n_id * self.n_ood))
+        return highest < 0.5 and self.auroc.value < 0.5 - 1.96 * error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the evaluation as plain numbers, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
+        """Return the evaluation that `as_dict` wrote; unknown keys are ignored."""
+        evaluation = from_table(cls, {field.name: content[field.name] for field in fields(cls)})
+        checked_whole("n_id", evaluation.n_id, minimum=1)
+        checked_whole("n_ood", evaluation.n_ood, minimum=1)
+        return evaluation
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """The measures by their attribute."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Estimate)}
+
+    def columns(self) -> dict[str, Any]:
+        """Return one row per measure: measure (its attribute), value, low and high."""
+        return by_name(
+            [{"measure": name, **asdict(estimate)} for name, estimate in self.estimates.items()]
+        )
+
+    def _view(self) -> View:
+        estimates = self.estimates.values()
+        drawn = [strip(estimate.value, estimate.low, estimate.high) for estimate in estimates]
+        titles = [
+            self.fpr_name,
+            "AUROC",
+            "AUPR",
+            f"AUPR at {self.id_to_ood:g}:1",
+            f"{self.fpr_name}, OOD positive",
+            "AUPR, OOD positive",
+        ]
+        head = f"{self.n_id:,} ID against {self.n_ood:,} OOD, per cent"
+        if self.auroc.low is not None:
+            head += f" [{self.confidence * 100:g} % interval]"
+        table: dict[str, Sequence[str]]
+        table = {"measure": titles, "value": list(map(str, estimates)), "0 to 100 %": drawn}
+        note, _ = chance_note({"": [self]})
+        return View(head, table=table, notes=[note] if note else [])
+
+
+def evaluate(
+    id_scores: Any,
+    ood_scores: Any,
+    *,
+    tpr: float = 0.95,
+    id_to_ood: float = 1.0,
+    n_bootstrap: int = 1000,
+    confidence: float = 0.95,
+    seed: int | np.random.Generator = 0,
+) -> Evaluation:
+    """Compute the FPR at a TPR, AUROC and AUPR of one detector, with bootstrap intervals.
+
+    Parameters
+    ----------
+    id_scores, ood_scores : array of shape (n_samples,)
+        Scores of ID and OOD samples. Higher means more in-distribution.
+    tpr : float
+        The share of ID samples to keep. The FPR is computed at this TPR.
+    id_to_ood : float
+        The ratio of ID to OOD samples for `aupr_at_ratio`.
+    n_bootstrap : int
+        The number of bootstrap resamples; 0 for no intervals. ID and OOD samples are resampled
+        separately, with more than a million in total by bin. No interval is computed if either
+        set has a single sample.
+    confidence : float
+        The confidence of the intervals. An interval always contains its estimate.
+    seed : int or Generator
+        The seed of the resampling.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> print(evaluate(rng.normal(2, 1, 500), rng.normal(0, 1, 400), n_bootstrap=200))
+    500 ID against 400 OOD, per cent [95 % interval]
+    measure                             value
+    FPR95                28.00 [25.00, 47.25]
+    AUROC                92.87 [91.16, 94.20]
+    AUPR                 94.38 [93.07, 95.71]
+    AUPR at 1:1          93.23 [91.67, 94.83]
+    FPR95, OOD positive  30.40 [25.80, 47.29]
+    AUPR, OOD positive   89.99 [86.29, 92.48]
+    """
+    confidence = checked_share("confidence", confidence)
+    n_bootstrap = checked_whole("n_bootstrap", n_bootstrap, minimum=0)
+    ranking = Ranking.from_scores(id_scores, ood_scores)
+    values = ranking.measures(tpr, id_to_ood)
+    ends: dict[str, tuple[float, float]] = {}
+    if n_bootstrap and min(ranking.n_id, ranking.n_ood) > 1:
+        rng = np.random.default_rng(seed)
+        ends = intervals(ranking, values, tpr, id_to_ood, n_bootstrap, confidence, rng)
+    return Evaluation(
+        **{name: Estimate(value, *ends.get(name, ())) for name, value in values.items()},
+        n_id=ranking.n_id,
+        n_ood=ranking.n_ood,
+        tpr=tpr,
+        id_to_ood=id_to_ood,
+        confidence=confidence,
+    )
+
+
+def chance_note(evaluations: Mapping[str, Sequence[Evaluation]]) -> tuple[str, bool]:
+    """Return a note on detectors worse than chance, and whether the data is the likely cause.
+
+    A detector has one evaluation or, over seeds, several. It is worse than chance if all of them
+    are.
+    """
+    n = len(evaluations)
+    worse = [name for name, own in evaluations.items() if all(e.worse_than_chance for e in own)]
+    if not worse:
+        return "", False
+    if n == 1:
+        return WORSE, True
+    if len(worse) < _NEARLY_ALL * n:
+        return (
+            f"Worse than chance (AUROC below 50): {', '.join(worse)}. These fail on this data, or "
+            f"their scores have the wrong sign {_SIGN}.",
+            False,
+        )
+    who = "all" if len(worse) == n else f"{len(worse)} of"
+    return (
+        f"Worse than chance (AUROC below 50): {who} {n} detectors. The likely cause: the ID and "
+        f"the OOD data are swapped, or the logits have the wrong sign {_SIGN}.",
+        True,
+    )
+
+
+# --- the result of a comparison -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -111,16 +350,12 @@ class Comparison(Result):
                 rows.append(row)
         return by_name(rows)
 
-    def best_first(self) -> list[str]:
-        """Return the detectors by their mean AUROC over the OOD sets, the highest first."""
-        sets = list(self.results.values())
+    def _view(self) -> View:
+        sets, shown = list(self.results.values()), list(self.results)[:_SHOWN_SETS]
         areas = {
             name: sum(results[name].auroc.value for results in sets) / len(sets) for name in sets[0]
         }
-        return sorted(areas, key=lambda name: -areas[name])
-
-    def _view(self) -> View:
-        names, shown = self.best_first(), list(self.results)[:_SHOWN_SETS]
+        names = sorted(areas, key=lambda name: -areas[name])
         drawn = names[:_CURVES]
         styles = {name: curve_style(number, name) for number, name in enumerate(drawn)}
         short = {name: cut(name, 32) for name in names}
@@ -195,128 +430,6 @@ class Comparison(Result):
             "skipped": dict(self.skipped),
             "sampled": dict(self.sampled),
         }
-
-
-# --- the data ---------------------------------------------------------------------------------
-
-
-class Sets(NamedTuple):
-    """The outputs to compare detectors on: ID, OOD by a short name, and what they learn from."""
-
-    id: Outputs
-    ood: dict[str, Outputs]
-    train: Outputs | None
-    held_out: Outputs | None
-
-    def with_texts(self, column: str) -> Sets:
-        """Return the sets with a kept column of ID and OOD as the texts."""
-
-        def texts(outputs: Outputs, name: str) -> Outputs:
-            if column not in outputs.kept:  # only of a table is it checked before
-                raise InputError(
-                    f"{name} has no column {column!r} (--text-column). Pass a table that has it "
-                    "(.csv, .parquet or .arrow), or leave out --text-column."
-                )
-            return replace(outputs, kept={TEXT: outputs.kept[column]})
-
-        ood = {name: texts(data, f"the OOD data {name!r}") for name, data in self.ood.items()}
-        return self._replace(id=texts(self.id, "the ID data"), ood=ood)
-
-    def sampled(self) -> dict[str, int]:
-        """Return the number of rows of the inputs of which a random sample was read."""
-        named = {"ID": self.id, **self.ood, "training": self.train, "held-out": self.held_out}
-        return {
-            name: data.manifest["sampled_from"]
-            for name, data in named.items()
-            if data is not None and "sampled_from" in data.manifest
-        }
-
-
-def read_sets(
-    id_data: Any,
-    ood_data: Any,
-    train: Any = None,
-    held_out: Any = None,
-    *,
-    from_probs: bool | None,
-    columns: Columns,
-    max_rows: int | None = MAX_ROWS,
-) -> Sets:
-    """Return the outputs. The labels of the ID data are looked for in the other data.
-
-    Of files with more than `max_rows` rows, a random sample is read.
-    """
-    named = _named_sets(ood_data)
-    roles = [("ID data (--id)", id_data), ("training data (--train)", train)]
-    roles += [("held-out data (--held-out)", held_out)]
-    roles += [("OOD data (--ood)", data) for data in named.values()]
-    for (role, data), (other_role, other) in combinations(roles, 2):
-        paths = _is_path(data) and _is_path(other)
-        same = same_file(data, other) if paths else data is other and data is not None
-        if same and role != other_role:
-            what = other if paths else f"the same {type(data).__name__}"
-            raise ParameterError(
-                f"{what} is given as {role} and as {other_role}. Detectors would be tested on data "
-                "that they know: pass other samples."
-            )
-    first = _read(id_data, from_probs, columns, max_rows)
-
-    def read(data: Any, name: str, columns: Columns) -> Outputs:
-        if _is_path(data):
-            return read_outputs(
-                data, from_probs=from_probs, columns=columns, max_rows=max_rows, first=first
-            )
-        labels = columns_like(columns, first.label_names, "the ID data")
-        with error_context(name):
-            return labels_like(_read(data, from_probs, labels, max_rows), first, columns)
-
-    ood = {name: read(data, name, columns) for name, data in named.items()}
-    unkept = replace(columns, keep=())  # what is learned from is not shown
-    learned = (
-        None if data is None else read(data, f"the {name} data", unkept)
-        for name, data in (("training", train), ("held-out", held_out))
-    )
-    return Sets(first, ood, *learned)
-
-
-def _is_path(data: Any) -> bool:
-    return isinstance(data, str | Path)
-
-
-def _named_sets(ood_data: Any) -> dict[str, Any]:
-    """Return the OOD sets by name; files are named after themselves, a single array "ood"."""
-    paths = [ood_data] if _is_path(ood_data) else ood_data
-    if isinstance(ood_data, Mapping):
-        named = {str(name): data for name, data in ood_data.items()}
-    elif isinstance(paths, list | tuple) and paths and all(map(_is_path, paths)):
-        stems = [Path(path).stem for path in paths]
-        if len(set(map(str, paths))) != len(paths):
-            raise ParameterError("the same OOD file (--ood) was given twice.")
-        named = {
-            stem if stems.count(stem) == 1 and "*" not in stem else str(path): path
-            for stem, path in zip(stems, paths, strict=True)
-        }
-    elif isinstance(ood_data, list | tuple) and any(
-        isinstance(data, Outputs) or len(getattr(data, "shape", ())) == 2 for data in ood_data
-    ):
-        raise ParameterError(
-            "several OOD sets need names: pass a dict, such as {'textures': a, 'objects': b}."
-        )
-    else:
-        named = {"ood": ood_data}
-    if not named:
-        raise ParameterError("there is no OOD data to compare with: pass at least one set.")
-    return named
-
-
-def _read(data: Any, from_probs: bool | None, columns: Columns, max_rows: int | None) -> Outputs:
-    """Return outputs: as they are, from files, from a data frame, or of an array of logits."""
-    if isinstance(data, Outputs):
-        return data
-    if _is_path(data):
-        return read_outputs(data, from_probs=from_probs, columns=columns, max_rows=max_rows)
-    content = columns.read_frame(data) if is_frame(data) else {"logits": to_numpy(data)}
-    return from_content(content, from_probs=bool(from_probs))
 
 
 # --- the comparison ---------------------------------------------------------------------------
@@ -439,10 +552,9 @@ def compare_outputs(
     tpr: float = 0.95,
     n_bootstrap: int = 1000,
     seed: int = 0,
-    from_probs: bool | None = None,
     on_step: Callable[[int], object] = lambda steps: None,
 ) -> Comparison:
-    """Evaluate each detector on each OOD set, on outputs in memory; see `compare`.
+    """Evaluate each detector on each OOD set; see `compare`. The outputs must hold logits.
 
     Detectors that learn are cloned. The clones learn from `train`, and those that learn from
     held-out data are calibrated on `held_out`, which must be neither training nor test data.
@@ -453,38 +565,36 @@ def compare_outputs(
     train_of = train_of or {}
     learned = {"the training outputs": train, "the held-out outputs": held_out}
     learned |= {f"the data that {name} learns from": data for name, data in train_of.items()}
-    present = {name: outputs for name, outputs in learned.items() if outputs is not None}
-    check_same_labels(id_outputs, {**ood_outputs, **present})
+    check_same_labels(id_outputs, {**ood_outputs, **learned})
     skipped: dict[str, str] = {}
     scores: dict[str, Scored] = {}
     results: dict[str, dict[str, Evaluation]] = {ood: {} for ood in ood_outputs}
     for name, detector in detectors.items():
-        sets = id_outputs, ood_outputs, train_of.get(name, train), held_out
-        ready = prepared(as_detector(detector), *sets, from_probs)
+        ready = _prepared(detector, id_outputs, ood_outputs, train_of.get(name, train), held_out)
         if isinstance(ready, str):
             skipped[name] = ready
             on_step(len(ood_outputs))
             continue
         with error_context("the ID data"):
-            id_scores = ready.score_samples(id_outputs, from_probs=from_probs)
+            id_scores = ready.score_samples(id_outputs, from_probs=False)
         by_ood: dict[str, Scores] = {}
         for ood, outputs in ood_outputs.items():
             with error_context(ood):
-                by_ood[ood] = ready.score_samples(outputs, from_probs=from_probs)
+                by_ood[ood] = ready.score_samples(outputs, from_probs=False)
             results[ood][name] = evaluate(
                 id_scores, by_ood[ood], tpr=tpr, n_bootstrap=n_bootstrap, seed=seed
             )
             on_step(1)
         scores[name] = Scored(id_scores, by_ood)
-    leads = {ood: find_lead(ood, scores) for ood in results}
-    return Comparison(
-        results, {ood: lead for ood, lead in leads.items() if lead is not None}, skipped, scores
-    )
+    leads = {ood: lead for ood in results if (lead := find_lead(ood, scores)) is not None}
+    return Comparison(results, leads, skipped, scores)
 
 
-def check_same_labels(id_outputs: Outputs, other_outputs: Mapping[str, Outputs]) -> None:
+def check_same_labels(id_outputs: Outputs, other_outputs: Mapping[str, Outputs | None]) -> None:
     """Raise unless all outputs have the same labels: scores of different labels do not compare."""
     for name, outputs in other_outputs.items():
+        if outputs is None:
+            continue
         if outputs.n_labels != id_outputs.n_labels:
             raise ShapeError(
                 f"all outputs must come from the same model, but the ID data has "
@@ -499,13 +609,12 @@ def check_same_labels(id_outputs: Outputs, other_outputs: Mapping[str, Outputs])
                 )
 
 
-def prepared(
+def _prepared(
     detector: Detector,
     id_outputs: Outputs,
     ood_outputs: Mapping[str, Outputs],
     train: Outputs | None,
     held_out: Outputs | None,
-    from_probs: bool | None,
 ) -> Detector | str:
     """Return the detector with what it has to learn, or the reason why it cannot run."""
     reason = obstacle(detector, id_outputs, ood_outputs, train, held_out)
@@ -516,12 +625,12 @@ def prepared(
     ready: Detector = clone(detector)
     if detector.learns_from:
         try:
-            ready.fit(train, from_probs=from_probs)
+            ready.fit(train, from_probs=False)
         except TooFewSamplesError as error:
             return str(error)
     if detector.learns_from_held_out:
         try:
-            ready.calibrate(held_out, from_probs=from_probs)
+            ready.calibrate(held_out, from_probs=False)
         except TooFewSamplesError as error:
             return f"{str(error).rstrip('.')} (held-out data)."
     return ready

@@ -1,19 +1,24 @@
-"""Measures of detectors (FPR, AUROC, AUPR), mAP of predictions, and DeLong's test.
+"""Measures of detectors (FPR, AUROC, AUPR), their intervals, DeLong's test, and mAP of predictions.
 
-All measures of separation are computed from ID and OOD scores that are sorted only once.
+All measures of separation are computed from ID and OOD scores that are sorted only once. The
+intervals are bias-corrected and accelerated (BCa; Efron, 1987). The method was chosen by the
+coverage that `benchmarks/detection/intervals.py` measures.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nescio._io.columns import is_frame
+from nescio._threads import available_cpus
 from nescio._validation import check_multi_hot, checked_choice, to_numpy
 from nescio.calibration import checked_scores
 from nescio.errors import InputError, ParameterError, ShapeError
@@ -24,6 +29,9 @@ Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
 _SORTED_TOGETHER = 100_000  # two threads take longer to start than to sort fewer scores
+_DRAWN_ONE_BY_ONE = 1_000_000  # samples; a thousand resamples of more take minutes
+_N_BINS = 16_384
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -118,10 +126,11 @@ class Ranking:
         last = slice(1, None) if self.ood_last is None else self.ood_last + 1
         flagged_ood = cumulative_ood[last]
 
+        # The positions of the thresholds that keep a share of the ID, or flag one of the OOD.
         allowed = math.floor(n * (1 - tpr) + 1e-9)
-        at_id = np.searchsorted(cumulative_id[1:], allowed, side="right")
+        id_position = np.searchsorted(cumulative_id[1:], allowed, side="right")
         allowed_ood = math.floor(m * (1 - tpr) + 1e-9)
-        at_ood = np.searchsorted(cumulative_ood[1:], m - allowed_ood, side="left")
+        ood_position = np.searchsorted(cumulative_ood[1:], m - allowed_ood, side="left")
         if id_weights is not None:
             kept_id -= (id_weights - 1.0) * self.id_behind
         if ood_weights is not None:
@@ -129,13 +138,13 @@ class Ranking:
         aupr = _mean_precision(id_weights, kept_id, kept_ood)
         ratio = n / (m * id_to_ood)
         return {
-            "fpr": float(kept_ood[at_id] / m),
+            "fpr": float(kept_ood[id_position] / m),
             "auroc": area,
             "aupr": aupr,
             "aupr_at_ratio": (
                 aupr if ratio == 1 else _mean_precision(id_weights, kept_id, kept_ood * ratio)
             ),
-            "fpr_ood_positive": float(flagged_id[at_ood] / n),
+            "fpr_ood_positive": float(flagged_id[ood_position] / n),
             "aupr_ood_positive": _mean_precision(ood_weights, flagged_ood, flagged_id),
         }
 
@@ -267,74 +276,7 @@ def aupr_ood_positive(id_scores: Any, ood_scores: Any) -> float:
     return Ranking.from_scores(id_scores, ood_scores).measures()["aupr_ood_positive"]
 
 
-def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Values:
-    """Return the average precision of each label of a multi-label prediction.
-
-    The value of a label without a positive sample is NaN.
-
-    Parameters
-    ----------
-    labels : array of shape (n_samples, n_labels), or data frame
-        The true labels, multi-hot.
-    scores : array of shape (n_samples, n_labels), or data frame
-        Logits or probabilities. The columns of two data frames are matched by name.
-    area : {"step", "trapezoid"}
-        "step" is the average precision. "trapezoid" connects the points of the precision-recall
-        curve with straight lines, which is usually a little different.
-
-    Examples
-    --------
-    >>> average_precisions([[1, 0], [0, 1], [1, 1]], [[2.0, 1.0], [-1.0, 3.0], [0.5, 0.0]])
-    array([1.        , 0.83333333])
-    """
-    checked_choice("area", area, ("step", "trapezoid"))
-    area_of = aupr if area == "step" else _trapezoid
-    if is_frame(labels) or is_frame(scores):
-        outputs = Outputs(scores, labels=labels)
-        labels, scores = outputs.labels, outputs.logits
-    truth = to_numpy(labels)
-    check_multi_hot(truth)
-    truth = truth.astype(bool)
-    values = to_numpy(scores).astype(np.float64)
-    if truth.ndim != 2 or truth.shape != values.shape:
-        raise ShapeError(
-            "labels and scores must both have shape (n_samples, n_labels), "
-            f"got {truth.shape} and {values.shape}."
-        )
-    result = np.full(truth.shape[1], np.nan)
-    for label in range(truth.shape[1]):
-        positive = truth[:, label]
-        if positive.all():
-            result[label] = 1.0
-        elif positive.any():
-            result[label] = area_of(values[positive, label], values[~positive, label])
-    return result
-
-
-def _trapezoid(positives: Values, negatives: Values) -> float:
-    """Return the area below the precision-recall curve, drawn with straight lines."""
-    from sklearn.metrics import auc, precision_recall_curve
-
-    truth = np.repeat([True, False], [len(positives), len(negatives)])
-    precision, recall, _ = precision_recall_curve(truth, np.concatenate([positives, negatives]))
-    return float(auc(recall, precision))
-
-
-def mean_average_precision(labels: Any, scores: Any, *, area: str = "step") -> float:
-    """Return the mean of the average precision over labels (mAP).
-
-    Labels without a positive sample are left out of the mean. `area` is as for
-    `average_precisions`.
-
-    Examples
-    --------
-    >>> mean_average_precision([[1, 0], [0, 1], [0, 1]], [[2.0, 0.0], [1.0, 3.0], [0.0, -1.0]])
-    0.9166666666666666
-    """
-    precisions = average_precisions(labels, scores, area=area)
-    if np.isnan(precisions).all():
-        raise InputError("mAP needs at least one positive label, but labels contains only zeros.")
-    return float(np.nanmean(precisions))
+# --- DeLong's test --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -411,3 +353,215 @@ def _share_below(reference: Values, values: Values) -> Values:
     ordered = np.sort(reference)
     below = np.searchsorted(ordered, values, side="left")
     return (below + np.searchsorted(ordered, values, side="right")) / (2.0 * len(ordered))
+
+
+# --- bootstrap intervals -------------------------------------------------------------------------
+
+
+def intervals(
+    ranking: Ranking,
+    values: Mapping[str, float],
+    tpr: float,
+    id_to_ood: float,
+    n_bootstrap: int,
+    confidence: float,
+    rng: np.random.Generator,
+) -> dict[str, tuple[float, float]]:
+    """Return the interval of each measure; with more than a million samples, resampled by bin."""
+    options = (tpr, id_to_ood, n_bootstrap, rng)
+    if ranking.n_id + ranking.n_ood <= _DRAWN_ONE_BY_ONE:
+        samples = resample(ranking, *options)
+    else:
+        samples = resample_bins(ranking, values, *options)
+    ends = {name: interval(samples[name], value, confidence) for name, value in values.items()}
+    return {name: (max(low, 0.0), min(high, 1.0)) for name, (low, high) in ends.items()}
+
+
+def resample(
+    ranking: Ranking,
+    tpr: float,
+    id_to_ood: float,
+    n_bootstrap: int,
+    rng: np.random.Generator,
+    draw: Callable[[np.random.Generator], tuple[Values, Values]] | None = None,
+) -> dict[str, Values]:
+    """Compute each measure for every resample.
+
+    A resample is represented by how often each sample was drawn, so nothing is sorted again. Each
+    resample has its own random stream, so the result does not depend on the number of threads.
+    `draw` returns these weights of the ID and OOD samples.
+    """
+
+    def draw_samples(stream: np.random.Generator) -> tuple[Values, Values]:
+        sizes = ranking.n_id, ranking.n_ood
+        id_, ood = (np.bincount(stream.integers(0, n, n), minlength=n) for n in sizes)
+        return id_.astype(np.float64), ood.astype(np.float64)
+
+    def measure(stream: np.random.Generator) -> dict[str, float]:
+        id_weights, ood_weights = (draw or draw_samples)(stream)
+        return ranking.measures(tpr, id_to_ood, id_weights=id_weights, ood_weights=ood_weights)
+
+    with ThreadPoolExecutor(available_cpus()) as pool:
+        results = list(pool.map(measure, rng.spawn(n_bootstrap)))
+    return {name: np.array([result[name] for result in results]) for name in results[0]}
+
+
+def resample_bins(
+    ranking: Ranking,
+    values: Mapping[str, float],
+    tpr: float,
+    id_to_ood: float,
+    n_bootstrap: int,
+    rng: np.random.Generator,
+) -> dict[str, Values]:
+    """Compute each measure for every resample, drawn by bin.
+
+    A resample of n samples takes time and memory for n draws, a thousand times. But the measures
+    hardly depend on the order within many narrow bins, and a resample of the counts in the bins is
+    a multinomial draw. The measures of the binned data differ a little from `values`, so those of
+    the resamples are moved by the difference.
+    """
+    id_counts, ood_counts = _bins(ranking)
+
+    def draw(stream: np.random.Generator) -> tuple[Values, Values]:
+        id_, ood = (
+            stream.multinomial(n, counts / n).astype(np.float64)
+            for n, counts in ((ranking.n_id, id_counts), (ranking.n_ood, ood_counts))
+        )
+        return id_, ood
+
+    binned = Ranking.from_sorted(np.arange(_N_BINS, dtype=float), np.arange(_N_BINS, dtype=float))
+    center = binned.measures(tpr, id_to_ood, id_weights=id_counts, ood_weights=ood_counts)
+    samples = resample(binned, tpr, id_to_ood, n_bootstrap, rng, draw)
+    return {name: samples[name] + (value - center[name]) for name, value in values.items()}
+
+
+def _bins(ranking: Ranking) -> tuple[Values, Values]:
+    """Return how many ID and OOD samples are in each bin.
+
+    A tie is in a single bin. Otherwise bins end where `_scale` of the ID scores and that of the OOD
+    scores add up to equal steps.
+    """
+    n, m, first, last = ranking.n_id, ranking.n_ood, ranking.id_first, ranking.ood_last
+    id_ends = np.arange(1, n + 1) if first is None else np.searchsorted(first, first, "right")
+    ood_ends = np.arange(1, m + 1) if last is None else last + 1
+    sides = []
+    for up_to_id, up_to_ood in ((id_ends, ranking.ood_up_to), (ranking.id_up_to, ood_ends)):
+        place = (_scale(up_to_id, n) + _scale(up_to_ood, m)) / 2
+        bins = np.clip(np.ceil(place * _N_BINS).astype(np.intp) - 1, 0, _N_BINS - 1)
+        sides.append(np.bincount(bins, minlength=_N_BINS).astype(np.float64))
+    return sides[0], sides[1]
+
+
+def _scale(up_to: Indices, n: int) -> Values:
+    """Return a place from 0 to 1 for the end of each tie, from the number of scores up to there.
+
+    Half of it is the share of the scores, half is on a logarithmic scale from both ends: average
+    precision depends on the first few scores of a side.
+    """
+    logarithmic = (np.log1p(up_to) - np.log1p(n - up_to)) / (2 * math.log1p(n)) + 0.5
+    return np.asarray((up_to / n + logarithmic) / 2)
+
+
+def interval(samples: Values, value: float, confidence: float) -> tuple[float, float]:
+    """Return the interval of a measure from its value and its values in resamples.
+
+    The interval is widened to contain the value, if it does not.
+    """
+    tails = [(1 - confidence) / 2, (1 + confidence) / 2]
+    low, high = np.quantile(samples, bca_levels(samples, value, tails)).tolist()
+    return min(low, value), max(high, value)
+
+
+def bca_levels(samples: Values, value: float, tails: list[float]) -> list[float]:
+    """Return the shares of resamples at which a BCa interval ends.
+
+    The bias is measured by the share of resamples below the value. The acceleration is a sixth of
+    the skewness of the resamples: a jackknife would need one more evaluation per sample.
+    """
+    n = len(samples)
+    below = (np.count_nonzero(samples < value) + np.count_nonzero(samples <= value)) / (2 * n)
+    bias = _NORMAL.inv_cdf(min(max(below, 0.5 / n), 1 - 0.5 / n))
+    spread = float(np.std(samples))
+    skewness = float(np.mean(((samples - np.mean(samples)) / spread) ** 3)) if spread > 0 else 0.0
+    levels = []
+    for tail in tails:
+        shifted = bias + _NORMAL.inv_cdf(tail)
+        stretched = 1 - skewness / 6 * shifted
+        # The formula has a pole: from there on, the interval ends at the last resample.
+        end = bias + shifted / stretched if stretched > 0 else shifted * np.inf
+        levels.append(_NORMAL.cdf(end))
+    return levels
+
+
+# --- average precision of predictions -------------------------------------------------------------
+
+
+def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Values:
+    """Return the average precision of each label of a multi-label prediction.
+
+    The value of a label without a positive sample is NaN.
+
+    Parameters
+    ----------
+    labels : array of shape (n_samples, n_labels), or data frame
+        The true labels, multi-hot.
+    scores : array of shape (n_samples, n_labels), or data frame
+        Logits or probabilities. The columns of two data frames are matched by name.
+    area : {"step", "trapezoid"}
+        "step" is the average precision. "trapezoid" connects the points of the precision-recall
+        curve with straight lines, which is usually a little different.
+
+    Examples
+    --------
+    >>> average_precisions([[1, 0], [0, 1], [1, 1]], [[2.0, 1.0], [-1.0, 3.0], [0.5, 0.0]])
+    array([1.        , 0.83333333])
+    """
+    checked_choice("area", area, ("step", "trapezoid"))
+    area_of = aupr if area == "step" else _trapezoid
+    if is_frame(labels) or is_frame(scores):
+        outputs = Outputs(scores, labels=labels)
+        labels, scores = outputs.labels, outputs.logits
+    truth = to_numpy(labels)
+    check_multi_hot(truth)
+    truth = truth.astype(bool)
+    values = to_numpy(scores).astype(np.float64)
+    if truth.ndim != 2 or truth.shape != values.shape:
+        raise ShapeError(
+            "labels and scores must both have shape (n_samples, n_labels), "
+            f"got {truth.shape} and {values.shape}."
+        )
+    result = np.full(truth.shape[1], np.nan)
+    for label in range(truth.shape[1]):
+        positive = truth[:, label]
+        if positive.all():
+            result[label] = 1.0
+        elif positive.any():
+            result[label] = area_of(values[positive, label], values[~positive, label])
+    return result
+
+
+def _trapezoid(positives: Values, negatives: Values) -> float:
+    """Return the area below the precision-recall curve, drawn with straight lines."""
+    from sklearn.metrics import auc, precision_recall_curve
+
+    truth = np.repeat([True, False], [len(positives), len(negatives)])
+    precision, recall, _ = precision_recall_curve(truth, np.concatenate([positives, negatives]))
+    return float(auc(recall, precision))
+
+
+def mean_average_precision(labels: Any, scores: Any, *, area: str = "step") -> float:
+    """Return the mean of the average precision over labels (mAP).
+
+    Labels without a positive sample are left out of the mean. `area` is as for
+    `average_precisions`.
+
+    Examples
+    --------
+    >>> mean_average_precision([[1, 0], [0, 1], [0, 1]], [[2.0, 0.0], [1.0, 3.0], [0.0, -1.0]])
+    0.9166666666666666
+    """
+    precisions = average_precisions(labels, scores, area=area)
+    if np.isnan(precisions).all():
+        raise InputError("mAP needs at least one positive label, but labels contains only zeros.")
+    return float(np.nanmean(precisions))

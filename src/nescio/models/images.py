@@ -146,8 +146,8 @@ class Preprocessing:
         """Return the preprocessing that `as_dict` wrote."""
         try:
             return cls(**stored)
-        except TypeError as error:
-            raise ParameterError(f"invalid image preprocessing: {stored!r}.") from error
+        except (TypeError, ValueError) as error:
+            raise ParameterError(f"invalid image preprocessing {stored!r}: {error}") from error
 
     def as_dict(self) -> dict[str, Any]:
         """Return the parameters as plain data, for JSON."""

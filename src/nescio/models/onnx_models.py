@@ -83,12 +83,12 @@ class OnnxRunner(Runner):
         self.fixed_batch = min((size for size in sizes if isinstance(size, int)), default=None)
         settings["output"] = self._logits_name(settings.get("output"))
         if settings.get("label_names") is None:
-            settings["label_names"] = self.metadata(LABEL_NAMES_KEY)
+            settings["label_names"] = self.metadata(LABEL_NAMES_KEY, list)
         if settings.get("preprocessing") is None:
-            stored = self.metadata(PREPROCESSING_KEY)
+            stored = self.metadata(PREPROCESSING_KEY, dict)
             settings["preprocessing"] = stored and Preprocessing.from_dict(stored)
         if settings.get("tokenizer") is None and importlib.util.find_spec("tokenizers"):
-            stored = self.metadata(TOKENIZER_KEY)
+            stored = self.metadata(TOKENIZER_KEY, dict)
             settings["tokenizer"] = stored and load_tokenizer(json.dumps(stored))
         super().__init__(model, **settings)
         self.tensors = [self._tensor(layer) for layer in self.layers]
@@ -113,15 +113,16 @@ class OnnxRunner(Runner):
         """The shape of each input; a size that may change is a name or None."""
         return {name: list(node.shape or []) for name, node in self._inputs.items()}
 
-    def metadata(self, key: str) -> Any:
-        """Return an entry of the graph's metadata, which is JSON; None if there is none."""
+    def metadata(self, key: str, kind: type) -> Any:
+        """Return an entry of the graph's metadata, which is JSON; None if it has none."""
         text = self.session.get_modelmeta().custom_metadata_map.get(key, "null")
         try:
-            return json.loads(text)
-        except ValueError as error:
-            raise FileFormatError(
-                f"the graph's metadata {key} is damaged: {text[:40]!r} is not JSON."
-            ) from error
+            value = json.loads(text) or None
+        except (ValueError, RecursionError):
+            value = text
+        if not isinstance(value, kind | None):
+            raise FileFormatError(f"the graph's metadata {key} is damaged: {text[:40]!r}.")
+        return value
 
     # --- outputs ---
 

@@ -7,19 +7,20 @@ whole file is one block; only `nescio score` and `nescio monitor` read several.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nescio._io.arrow import TableFiles, as_ids
-from nescio._io.columns import Columns, content, label_content
-from nescio._io.files import MANY, Files, find_files
-from nescio._validation import Array, check_logits
-from nescio.errors import FileError, InputError, ShapeError, error_context
+from nescio._io.columns import Columns, content, is_frame, label_content
+from nescio._io.files import MANY, Files, find_files, same_file
+from nescio._validation import Array, check_logits, to_numpy
+from nescio.errors import FileError, InputError, ParameterError, ShapeError, error_context
 from nescio.outputs.files import ARRAYS, read_arrays
 from nescio.outputs.outputs import Outputs, from_content, match_labels
 
@@ -326,3 +327,121 @@ def _rows_per_block(row_bytes: float) -> int:
     """Return how many rows a block has: a power of two."""
     fit = max(_FEWEST_ROWS, _BLOCK_BYTES / max(row_bytes, 1))
     return min(_MOST_ROWS, 1 << math.floor(math.log2(fit)))
+
+
+# --- the data of a comparison ---
+
+
+class Sets(NamedTuple):
+    """The outputs to compare detectors on: ID, OOD by a short name, and what they learn from."""
+
+    id: Outputs
+    ood: dict[str, Outputs]
+    train: Outputs | None
+    held_out: Outputs | None
+
+    def sampled(self) -> dict[str, int]:
+        """Return the number of rows of the inputs of which a random sample was read."""
+        named = {"ID": self.id, **self.ood, "training": self.train, "held-out": self.held_out}
+        return {
+            name: outputs.manifest["sampled_from"]
+            for name, outputs in named.items()
+            if outputs is not None and "sampled_from" in outputs.manifest
+        }
+
+
+def read_sets(
+    id_data: Any,
+    ood_data: Any,
+    train: Any = None,
+    held_out: Any = None,
+    *,
+    from_probs: bool | None,
+    columns: Columns,
+    max_rows: int | None = MAX_ROWS,
+) -> Sets:
+    """Return outputs from data of any kind, with the labels of the ID data.
+
+    Of files with more than `max_rows` rows, a random sample is read.
+    """
+    named = _named_sets(ood_data)
+    roles = [("ID data (--id)", id_data), ("training data (--train)", train)]
+    roles += [("held-out data (--held-out)", held_out)]
+    roles += [("OOD data (--ood)", data) for data in named.values()]
+    for (role, data), (other_role, other) in combinations(roles, 2):
+        paths = _is_path(data) and _is_path(other)
+        same = same_file(data, other) if paths else data is other and data is not None
+        if same and role != other_role:
+            what = other if paths else f"the same {type(data).__name__}"
+            raise ParameterError(
+                f"{what} is given as {role} and as {other_role}. Detectors would be tested on data "
+                "that they know: pass other samples."
+            )
+
+    def read(data: Any, name: str, columns: Columns, first: Outputs | None = None) -> Outputs:
+        if _is_path(data):
+            return read_outputs(
+                data, from_probs=from_probs, columns=columns, max_rows=max_rows, first=first
+            )
+        with error_context(name):
+            return _read_value(data, from_probs, columns, first)
+
+    id_outputs = read(id_data, "the ID data", columns)
+    ood = {name: read(data, name, columns, id_outputs) for name, data in named.items()}
+    unkept = replace(columns, keep=())  # what is learned from is not shown
+    learned = (
+        None if data is None else read(data, f"the {name} data", unkept, id_outputs)
+        for name, data in (("training", train), ("held-out", held_out))
+    )
+    return Sets(id_outputs, ood, *learned)
+
+
+def _is_path(data: Any) -> bool:
+    return isinstance(data, str | Path)
+
+
+def _named_sets(ood_data: Any) -> dict[str, Any]:
+    """Return the OOD sets by name; files are named after themselves, a single array "ood"."""
+    paths = [ood_data] if _is_path(ood_data) else ood_data
+    if isinstance(ood_data, Mapping):
+        named = {str(name): data for name, data in ood_data.items()}
+    elif isinstance(paths, list | tuple) and paths and all(map(_is_path, paths)):
+        stems = [Path(path).stem for path in paths]
+        if len(set(map(str, paths))) != len(paths):
+            raise ParameterError("the same OOD file (--ood) was given twice.")
+        named = {
+            stem if stems.count(stem) == 1 and "*" not in stem else str(path): path
+            for stem, path in zip(stems, paths, strict=True)
+        }
+    elif isinstance(ood_data, list | tuple) and any(
+        isinstance(data, Outputs) or len(getattr(data, "shape", ())) == 2 for data in ood_data
+    ):
+        raise ParameterError(
+            "several OOD sets need names: pass a dict, such as {'textures': a, 'objects': b}."
+        )
+    else:
+        named = {"ood": ood_data}
+    if not named:
+        raise ParameterError("there is no OOD data to compare with: pass at least one set.")
+    return named
+
+
+def _read_value(
+    data: Any, from_probs: bool | None, columns: Columns, first: Outputs | None
+) -> Outputs:
+    """Return outputs: as they are, from a data frame, or from an array of logits."""
+    if isinstance(data, Outputs):
+        outputs, unsure = data, from_probs is not False  # they hold logits
+    else:
+        if is_frame(data):
+            names = None if first is None else first.label_names
+            table_columns = (
+                columns if first is None else columns_like(columns, names, "the ID data")
+            )
+            arguments = table_columns.read_frame(data)
+        else:
+            arguments = {"logits": to_numpy(data)}
+        outputs, unsure = from_content(arguments, from_probs=bool(from_probs)), from_probs is None
+    if unsure:
+        check_logits(outputs.logits)
+    return outputs if first is None else labels_like(outputs, first, columns)

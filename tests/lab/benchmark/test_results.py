@@ -22,7 +22,7 @@ from nescio.lab.benchmark.results import (
 )
 from nescio.lab.benchmark.run import run_benchmark
 from nescio.metrics import auroc
-from nescio.metrics.evaluation import Spread
+from nescio.metrics.comparison import Spread
 
 
 def test_lines_are_read_as_they_were_written(tmp_path):

@@ -24,8 +24,7 @@ from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table
 from nescio.errors import FileError, FileFormatError
 from nescio.metrics import Evaluation
-from nescio.metrics.comparison import Comparison, Scored
-from nescio.metrics.evaluation import Spread
+from nescio.metrics.comparison import Comparison, Scored, Spread
 from nescio.outputs import Outputs
 
 MEASURES = ("fpr", "auroc", "aupr")

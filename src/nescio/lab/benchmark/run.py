@@ -178,7 +178,6 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
             held_out=val if calibrated_on_val else None,
             n_bootstrap=spec.bootstrap,
             on_step=advance,
-            from_probs=False,  # our own networks give logits
         )
     lines = comparison_lines(comparison, spec.name, data.name, seed, manifest)
     evidence = Evidence(

@@ -15,7 +15,7 @@ from nescio._io.files import replacing
 from nescio._io.results import no_formula
 from nescio.lab.benchmark.paper import PAPER_MAPS, PaperCell, PaperTable, find_paper_table
 from nescio.lab.benchmark.results import MEASURES, Line, file_name, summarise
-from nescio.metrics.evaluation import Spread
+from nescio.metrics.comparison import Spread
 
 _NAMES = {"fpr": "FPR95", "auroc": "AUROC", "aupr": "AUPR"}
 _TITLES = {"fpr": "FPR95 ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}

@@ -43,9 +43,10 @@ from nescio.lab.report.figures import (
     top_k_figure,
 )
 from nescio.lab.report.standings import standings
-from nescio.metrics.comparison import compare_outputs
-from nescio.metrics.evaluation import Spread
+from nescio.metrics.comparison import Spread, compare_outputs
 from nescio.outputs import Outputs
+from nescio.outputs.outputs import TEXT
+from nescio.outputs.reading import Sets
 
 ReportInputs = tuple[list[Line], list[Evidence]]
 
@@ -81,23 +82,34 @@ def from_results(
 
 def from_outputs(
     name: str,
-    id_outputs: Outputs,
-    ood_outputs: Mapping[str, Outputs],
+    sets: Sets,
     detectors: Mapping[str, Detector],
     *,
-    train: Outputs | None,
-    held_out: Outputs | None = None,
+    text_column: str | None,  # the kept column of ID and OOD that has the texts
     image_roots: Mapping[str, Path],  # for each set, the folder in which its ids are image files
     files: Mapping[str, Any],  # where the outputs came from, for the manifest
     on_step: Callable[[int], object],
 ) -> ReportInputs:
     """Evaluate detectors on the outputs of one network; `name` is that of the ID set."""
+
+    def with_texts(outputs: Outputs, name: str) -> Outputs:
+        if text_column is None:
+            return outputs
+        if text_column not in outputs.kept:  # only of a table is it checked before
+            raise InputError(
+                f"{name} has no column {text_column!r} (--text-column). Pass a table that has it "
+                "(.csv, .parquet or .arrow), or leave out --text-column."
+            )
+        return replace(outputs, kept={TEXT: outputs.kept[text_column]})
+
+    ood = {name: with_texts(data, f"the OOD data {name!r}") for name, data in sets.ood.items()}
+    id_outputs = with_texts(sets.id, "the ID data")
     comparison = compare_outputs(
-        detectors, id_outputs, ood_outputs, train=train, held_out=held_out, on_step=on_step
+        detectors, id_outputs, ood, train=sets.train, held_out=sets.held_out, on_step=on_step
     )
     manifest = {"files": files, "id": dict(id_outputs.manifest)}
     lines = comparison_lines(comparison, name, name, 0, manifest)
-    return lines, [Evidence(name, 0, id_outputs, ood_outputs, comparison.scores, image_roots)]
+    return lines, [Evidence(name, 0, id_outputs, ood, comparison.scores, image_roots)]
 
 
 _SHOWN = 6

@@ -11,8 +11,7 @@ from nescio._charts.style import JOINT
 from nescio._charts.svg import Markup
 from nescio.lab.benchmark.results import MEASURES, Evidence, Line
 from nescio.metrics import Estimate, Evaluation
-from nescio.metrics.comparison import find_lead
-from nescio.metrics.evaluation import Spread, chance_note
+from nescio.metrics.comparison import Spread, chance_note, find_lead
 
 _LEVEL = 0.05
 
@@ -127,10 +126,10 @@ def _interval(spread: Spread, estimate: Estimate) -> str:
 
 def _strip(name: str, spread: Spread, first: Evaluation | None) -> Markup:
     """Draw the FPR as a point between 0 and 100 %, with its spread or interval as a line."""
-    low = high = spread.mean
+    low = high = None
     if spread.deviation is not None:
-        low, high = low - spread.deviation, high + spread.deviation
-    elif first is not None and first.fpr.low is not None and first.fpr.high is not None:
+        low, high = spread.mean - spread.deviation, spread.mean + spread.deviation
+    elif first is not None:
         low, high = first.fpr.low, first.fpr.high
     return strip(spread.mean, low, high, "joint" if name == JOINT else "plain").html
 

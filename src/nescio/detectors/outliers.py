@@ -1,4 +1,4 @@
-"""Isolation Forest on logits, with the parameters of the paper."""
+"""Local Outlier Factor and Isolation Forest on logits, with the parameters of the paper."""
 
 from __future__ import annotations
 
@@ -7,11 +7,98 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import Array, checked_whole
+from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
+from nescio.errors import InputError
 
 _ROWS_AT_ONCE = 4096
+
+
+@dataclass(eq=False, repr=False)
+class LocalOutlierFactor(Detector):
+    """How much lower the density around a sample is than the density around its neighbours.
+
+    This is scikit-learn's estimator with `novelty=True`: neighbours are searched among the training
+    samples only. The scores are the same as those of scikit-learn, unless distances are tied and a
+    different one of the tied samples is chosen as a neighbour.
+
+    Parameters
+    ----------
+    n_neighbors : int
+        The number of neighbours; 20 by default, as in scikit-learn. If there are fewer training
+        samples, all of them are neighbours.
+
+    Attributes
+    ----------
+    samples_ : array of shape (n_samples, n_labels)
+        The training samples.
+    k_ : array of shape ()
+        The number of neighbours to search.
+    reach_ : array of shape (n_samples,)
+        The distance of each training sample to its k-th neighbour.
+    densities_ : array of shape (n_samples,)
+        The local reachability density of each training sample.
+    """
+
+    name = "lof"
+    paper = "Breunig et al., SIGMOD 2000"
+    learns_from = ("logits",)
+    learned = {
+        "samples_": "float samples features",
+        "k_": "int",
+        "reach_": "float samples",
+        "densities_": "float samples",
+    }
+    accepts_masked = False
+
+    n_neighbors: int = 20
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_whole("n_neighbors", self.n_neighbors, minimum=1)
+
+    def _learn(self, arrays: Arrays) -> None:
+        if len(arrays) < 2:
+            raise InputError("lof learns from at least 2 samples, got n_samples = 1.")
+        self.samples_ = _rounded(arrays.logits)
+        self.k_ = np.array(min(self.n_neighbors, len(arrays) - 1))
+        self._make_index()
+        distances, neighbours = self._index.kneighbors()
+        self.reach_ = distances[:, -1].copy()
+        self.densities_ = self._density(distances, neighbours)
+
+    def _score(self, arrays: Arrays) -> Array:
+        if not hasattr(self, "_index"):  # read from a file
+            self._make_index()
+        distances, neighbours = self._index.kneighbors(_rounded(arrays.logits) - self._center)
+        density = self._density(distances, neighbours)
+        return np.asarray(-self.densities_[neighbours].mean(1) / density)
+
+    def _density(self, distances: Array, neighbours: Array) -> Array:
+        reachability = np.maximum(distances, self.reach_[neighbours])
+        # 1e-10, as in scikit-learn: identical samples have distance 0, which cannot be divided by.
+        return np.asarray(1.0 / (reachability.mean(1) + 1e-10))
+
+    def _make_index(self) -> None:
+        from sklearn.neighbors import NearestNeighbors
+
+        # Centred: products of logits far from 0 would lose the digits that tell samples apart.
+        self._center = np.median(self.samples_, axis=0)
+        self._index = NearestNeighbors(n_neighbors=int(self.k_)).fit(self.samples_ - self._center)
+
+    def _check_learned(self) -> None:
+        if not 1 <= self.k_ < len(self.samples_):
+            raise ValueError("its samples are fewer than its neighbours")
+
+
+def _rounded(inputs: FloatArray) -> NDArray[np.float64]:
+    """Round values to float32: of several neighbours at the same distance, rounding chooses one.
+
+    So a score does not depend on whether the values were stored as float32 or float64.
+    """
+    largest = np.finfo(np.float32).max
+    return np.clip(inputs, -largest, largest).astype(np.float32).astype(np.float64)
 
 
 @dataclass(eq=False, repr=False)
@@ -69,16 +156,16 @@ class IsolationForest(Detector):
     def _learn(self, arrays: Arrays) -> None:
         from sklearn.ensemble import IsolationForest as Forest
 
-        inputs = arrays.logits
-        n_samples = min(self.max_samples, len(inputs))
+        n_samples = min(self.max_samples, len(arrays))
         forest = Forest(
             n_estimators=self.n_trees, max_samples=n_samples, random_state=self.seed
-        ).fit(inputs)
+        ).fit(arrays.logits)
         trees = [tree.tree_ for tree in forest.estimators_]
         shape = (len(trees), max(tree.node_count for tree in trees))
         self.features_ = np.zeros(shape, np.int32)
         self.thresholds_ = np.zeros(shape, np.float64)
-        self.children_ = np.broadcast_to(_own_number(shape[1]), (*shape, 2)).copy()
+        numbers = np.arange(shape[1], dtype=np.int32)
+        self.children_ = np.broadcast_to(numbers[:, None], (*shape, 2)).copy()
         self.lengths_ = np.zeros(shape, np.float64)
         for i, tree in enumerate(trees):
             n = tree.node_count
@@ -86,7 +173,7 @@ class IsolationForest(Detector):
             self.features_[i, :n] = np.where(leaf, 0, tree.feature)
             self.thresholds_[i, :n] = np.where(leaf, 0.0, tree.threshold)
             for side, children in enumerate((tree.children_left, tree.children_right)):
-                self.children_[i, :n, side] = np.where(leaf, np.arange(n), children)
+                self.children_[i, :n, side] = np.where(leaf, numbers[:n], children)
             depths = tree.compute_node_depths() - 1  # that of the root is 1
             self.lengths_[i, :n] = depths + _expected_length(tree.n_node_samples)
         self.scale_ = _expected_length(np.array(n_samples))
@@ -124,16 +211,11 @@ class IsolationForest(Detector):
             and (self.features_ >= 0).all()
             and (self.features_ < self.n_features_in_).all()
             # A child comes after its parent, and a leaf is its own child: no walk is endless.
-            and (self.children_ >= _own_number(n_nodes)).all()
+            and (self.children_ >= np.arange(n_nodes)[:, None]).all()
             and (self.children_ < n_nodes).all()
         )
         if not fits:
             raise ValueError("its trees are not consistent")
-
-
-def _own_number(n_nodes: int) -> NDArray[np.int32]:
-    """Return each node as its own left and right child, for leaves and for unused places."""
-    return np.repeat(np.arange(n_nodes, dtype=np.int32)[:, None], 2, axis=1)
 
 
 def _expected_length(n_samples: Array) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Local Outlier Factor: the numbers are those of scikit-learn."""
+"""Local Outlier Factor and Isolation Forest give scikit-learn's own numbers."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import sklearn.ensemble
 import sklearn.neighbors
 
 import nescio as ns
+from nescio.errors import InputError
 
 
 def plainly(samples, queries, k, own=False):
@@ -64,10 +65,54 @@ def test_lof_keeps_the_neighbours_it_was_fitted_with(rng, tmp_path):
 def test_lof_of_large_logits_in_float64_is_that_of_the_formula(rng):
     train = rng.normal(size=(400, 9)).astype(np.float32) - np.float32(4096)
     new = train[:60] + rng.normal(size=(60, 9)).astype(np.float32)
-    found = ns.LocalOutlierFactor(10).fit(train).score_samples(new)
-    distances, at = plainly(train, train, 10, own=True)
+    distances, positions = plainly(train, train, 10, own=True)
     reach = distances[:, -1]
-    density = 1 / (np.maximum(distances, reach[at]).mean(1) + 1e-10)
-    distances, at = plainly(train, new, 10)
-    own = 1 / (np.maximum(distances, reach[at]).mean(1) + 1e-10)
-    np.testing.assert_allclose(found, -density[at].mean(1) / own, rtol=1e-9)
+    density = 1 / (np.maximum(distances, reach[positions]).mean(1) + 1e-10)
+    distances, positions = plainly(train, new, 10)
+    own = 1 / (np.maximum(distances, reach[positions]).mean(1) + 1e-10)
+    scores = ns.LocalOutlierFactor(10).fit(train).score_samples(new)
+    np.testing.assert_allclose(scores, -density[positions].mean(1) / own, rtol=1e-9)
+
+
+def test_trees_compare_in_float32(rng):
+    """float64 values next to a threshold may round across it."""
+    train = rng.integers(-3, 3, (300, 4)).astype(float)
+    theirs = sklearn.ensemble.IsolationForest(max_samples=256, random_state=0).fit(train)
+    ours = ns.IsolationForest().fit(train)
+    on_thresholds = ours.thresholds_.reshape(-1)[: 4 * 500].reshape(500, 4)
+    above = np.nextafter(on_thresholds.astype(np.float32).astype(float), np.inf)
+    for new in (train, on_thresholds, above):
+        np.testing.assert_allclose(ours.score_samples(new), theirs.score_samples(new), rtol=1e-12)
+
+
+def test_a_value_on_the_threshold_goes_left():
+    stump = ns.IsolationForest(n_trees=1, max_samples=2).fit([[0.0], [1.0]])
+    stump.thresholds_[:] = 0.5
+    left = stump.children_[0, 0, 0]
+    stump.lengths_[0, left] = 7.0
+    below, on, above = stump.score_samples([[0.4], [0.5], [0.6]])
+    assert below == on != above
+
+
+@pytest.mark.parametrize("n_samples", [1, 2, 3, 100, 1000])
+def test_isolation_forest_is_scikit_learns(n_samples, rng):
+    train, new = rng.normal(size=(n_samples, 6)), rng.normal(0, 2, (5000, 6))
+    theirs = sklearn.ensemble.IsolationForest(max_samples=min(256, n_samples), random_state=3).fit(
+        train
+    )
+    ours = ns.IsolationForest(seed=3).fit(train)
+    expected = theirs.score_samples(new)
+    np.testing.assert_allclose(ours.score_samples(new), expected, rtol=1e-12)
+
+
+def test_isolation_forest_repeats_itself(rng):
+    train = rng.normal(size=(300, 4))
+    first, again = (ns.IsolationForest().fit(train).score_samples(train) for _ in range(2))
+    assert np.array_equal(first, again)
+    other = ns.IsolationForest(seed=1).fit(train).score_samples(train)
+    assert not np.array_equal(first, other)
+
+
+def test_lof_learns_from_at_least_two_samples():
+    with pytest.raises(InputError, match="n_samples = 1"):
+        ns.LocalOutlierFactor().fit([[1.0, 2.0]])
