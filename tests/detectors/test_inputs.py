@@ -218,7 +218,7 @@ def test_a_plain_array_is_taken_as_scikit_learns_check_takes_it(detector, logits
     """Plain arrays skip that check, which takes longer than their scores."""
     found = {char: reading.read(detector, logits.astype(char), ["logits"]) for char in "defi"}
     assert [found[char].arrays.logits.dtype.char for char in "defi"] == ["d", "f", "f", "d"]
-    assert found["d"].arrays.logits is found["d"].data
+    assert found["d"].arrays.logits is found["d"].source
     swapped = logits.astype(np.dtype(np.float32).newbyteorder())
     matrix = reading.read(detector, swapped, ["logits"]).arrays.logits
     assert matrix.dtype.isnative

@@ -47,7 +47,7 @@ from nescio.outputs.reading import MAX_ROWS, open_stream, read_outputs
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
     from nescio.detectors import Detector
-    from nescio.detectors.verdicts import Scored, ScoreEngine
+    from nescio.detectors.verdicts import ScoreEngine, StreamResult
 
 # --- calibrate ------------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ def score(
         say(f"saved {output}")
 
 
-def _print_lowest(result: Scored) -> None:
+def _print_lowest(result: StreamResult) -> None:
     """Print the most suspicious rows."""
     shown = result.lowest
     columns = {"row": result.rows.tolist(), **shown.columns(), "verdict": shown.verdicts}

@@ -14,9 +14,8 @@ from sklearn.base import clone
 
 from nescio._validation import Array, checked_choice
 from nescio.calibration import Scores
-from nescio.detectors import inputs as reading
 from nescio.detectors.base import Detector
-from nescio.detectors.inputs import Arrays
+from nescio.detectors.inputs import Arrays, usable_rows
 from nescio.detectors.label_scores import JointEnergy, TopKJointEnergy
 from nescio.detectors.neighbours import NearestNeighbours
 from nescio.detectors.registry import as_detector, written
@@ -252,30 +251,28 @@ class Combined(Detector):
         nearest training samples (that have a method `nearest`) name them.
         """
         decided = self._decide(X, groups, from_probs=from_probs)
-        arrays = decided.given.arrays
+        data, arrays = decided.data, decided.data.arrays
         scores = np.full((len(arrays), len(self.detectors_)), np.nan)
-        usable = reading.usable_rows(arrays, self)
+        usable = usable_rows(arrays, self)
         if usable is None:
             scores = self._part_scores(arrays)
         elif usable.any():
             scores[usable] = self._part_scores(arrays[usable])
         p_values = self._p_values(scores)
         parts = [copy.copy(part).set_params(nonfinite="out") for part in self.detectors_]
-        explanation = PartsExplanation(
-            detector=self.name,
+        label_names = self.label_names_ or data.label_names
+        explanations = [part.explain(arrays) if part.explains else None for part in parts]
+        return PartsExplanation(
             parts=tuple(written(part, defaults=False) for part in self.detectors_),
             part_scores=scores,
             part_p_values=p_values,
             shares=self._shares(self._terms(p_values)),
-            explanations=tuple(part.explain(arrays) if part.explains else None for part in parts),
+            explanations=tuple(
+                e and e.named(data.ids, label_names, data.index) for e in explanations
+            ),
             nearest=tuple(_nearest(part, arrays) for part in parts),
-            scores=decided.scores,
-            thresholds=np.broadcast_to(decided.threshold, decided.scores.shape),
-            p_values=self.calibration_.p_values(decided.scores, decided.groups),
-            groups=decided.groups,
+            **self._explained(decided),
         )
-        names = self.label_names_ or decided.given.label_names
-        return explanation.named(decided.given.ids, names, decided.given.index)
 
     def _shares(self, terms: Scores) -> Scores:
         """Return each part's share of the evidence: of the terms below 0, or of the smallest."""
