@@ -102,7 +102,7 @@ def calibrate(
     nescio calibrate val.safetensors --train train.safetensors -o tagger.nescio
     """
     from nescio.detectors.combined import AUTO, default_detector
-    from nescio.detectors.registry import build_detector, written
+    from nescio.detectors.registry import build_detector
     from nescio.detectors.saving import plain_params
 
     check_target(output, force=force)
@@ -162,7 +162,7 @@ def calibrate(
     for group, threshold in calibration.thresholds.items():
         which = "" if calibration.by is None else f" (predicted labels: {group})"
         say(
-            f"{written(made)}{which}: in-distribution if the score is at least "
+            f"{made.text()}{which}: in-distribution if the score is at least "
             f"{threshold.value:.6g}. {threshold.statement()}"
         )
     say(f"saved {output}")

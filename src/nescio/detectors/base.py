@@ -7,6 +7,7 @@ means more in-distribution) and, if it learns from data, `_learn` (from training
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -493,12 +494,45 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
         return saving.load_as(cls, path)
 
+    def text(self, *, defaults: bool = True) -> str:
+        """Return the name and the method's own parameters, as `build_detector` reads them.
+
+        Without empty lists and, with `defaults=False`, without parameters at their defaults.
+
+        Examples
+        --------
+        >>> import nescio as ns
+        >>> ns.TopKJointEnergy().text(), ns.TopKJointEnergy().text(defaults=False)
+        ('top_k_joint_energy(k=5)', 'top_k_joint_energy')
+        """
+        usual = {} if defaults else type(self)().get_params(deep=False)
+        settings = ", ".join(
+            f"{name}={_value_text(value)}"
+            for name, value in self.get_params(deep=False).items()
+            if name not in PARAMS_OF_ALL
+            and not (name in usual and value == usual[name])
+            and not (isinstance(value, list | tuple) and not value)
+        )
+        return f"{self.name}({settings})" if settings else self.name
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_columns_")
 
 
+PARAMS_OF_ALL = ("tpr", "nonfinite")
+"""The parameters that every detector has, beside its own."""
+
 _OF_THE_DATA = ("n_columns_", "label_names_", "layers_", "feature_names_in_", "_made_with")
 """What `_remember` sets."""
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Detector):
+        return value.text(defaults=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value_text, value))}]"
+    value = getattr(value, "tolist", lambda: value)()  # of NumPy, such as np.int64(5)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def learning_half(n_samples: int) -> BoolArray:
