@@ -21,6 +21,13 @@ Array = NDArray[Any]
 FloatArray = NDArray[np.floating[Any]]
 BoolArray = NDArray[np.bool_]
 
+_FRAMES = (
+    ("pandas", "DataFrame"),
+    ("polars", "DataFrame"),
+    ("polars", "LazyFrame"),  # which is refused with advice
+    ("pyarrow", "Table"),
+)
+
 # The limits of `check_logits`.
 _ENOUGH_VALUES = 50
 _ENOUGH_ROWS = 100
@@ -31,6 +38,23 @@ def is_torch(value: object) -> bool:
     """Return whether `value` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_frame(value: object) -> bool:
+    """Return whether `value` is a data frame, without importing a library of data frames."""
+    return any(
+        isinstance(value, getattr(sys.modules[module], name, ()))
+        for module, name in _FRAMES
+        if sys.modules.get(module) is not None
+    )
+
+
+def index_of(value: object) -> Any:
+    """Return the index of a pandas frame or column; None for others."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(value, (pandas.DataFrame, pandas.Series)):
+        return None
+    return value.index
 
 
 def to_numpy(value: Any) -> Array:

@@ -349,7 +349,7 @@ class MonitorDisplay(Display):
                 dots = {"color": colours[name], "label": f"{text} ({np.count_nonzero(chosen):,})"}
                 ax.plot(edges.mean(axis=1)[chosen], share[chosen], "o", markersize=4, **dots)
         if self.monitor.change is not None:
-            since, noticed = self.monitor.change.since.at, self.monitor.alarm_at
+            since, noticed = self.monitor.change.since.number, self.monitor.alarm_at
             label = f"changed at about\ninput {since:,}"
             ax.axvline(since, color=colours["ink"], linestyle="--", linewidth=1.3, label=label)
             label = f"alarm at {noticed:,}"

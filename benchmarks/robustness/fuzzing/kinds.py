@@ -201,7 +201,7 @@ def _load_outputs(path: Path) -> object:
 
 def output_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     """Files of outputs in every format."""
-    from nescio._io.results import write_table
+    from nescio._io.files import write_table
 
     outputs = _example(rng)
     whole = _saved(outputs.save, folder, "x.safetensors")

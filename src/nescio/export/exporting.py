@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nescio._io.columns import MATRICES
 from nescio._io.files import check_target, replacing
+from nescio._io.tables import MATRICES
 from nescio._validation import Array
 from nescio._version import __version__
 from nescio.detectors import Detector, as_detector, load

@@ -11,11 +11,10 @@ import numpy as np
 from sklearn.base import clone
 
 from nescio._charts.histogram import roc
-from nescio._charts.results import Result, View, keyed, strip
+from nescio._charts.results import Result, View, by_name, keyed, strip
 from nescio._charts.style import curve_style, cut
 from nescio._charts.svg import Chart, Markup, Scale, percent
-from nescio._io.columns import Columns
-from nescio._io.results import by_name
+from nescio._io.tables import Columns
 from nescio._io.toml import from_table
 from nescio._validation import checked_share, checked_whole
 from nescio.calibration import Scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nescio._io.columns import is_frame
+from nescio._validation import is_frame
 from nescio.errors import InputError, ShapeError, listed
 
 

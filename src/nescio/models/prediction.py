@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.results import Result, View, first_rows
+from nescio._charts.results import Result, View, first_rows, joined
 from nescio._charts.style import cut
-from nescio._io.results import joined
 from nescio._validation import BoolArray, FloatArray, checked_share
 from nescio.detectors.verdicts import Assessment, Verdict
 from nescio.outputs import Outputs

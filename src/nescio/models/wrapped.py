@@ -11,8 +11,8 @@ import numpy as np
 
 from nescio._charts.results import View, result_card
 from nescio._charts.style import cut, listed
-from nescio._io.columns import index_ids, index_of
-from nescio._validation import Array, check_logits, checked_whole, to_numpy
+from nescio._io.frames import index_ids
+from nescio._validation import Array, check_logits, checked_whole, index_of, to_numpy
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.combined import (
     AUTO as THE_DEFAULT,
@@ -234,18 +234,19 @@ class Wrapped:
                 "part of them.",
                 TruncatedTextWarning,
             )
+        index = index_of(inputs) if ids is None else None
         return Outputs(
             arrays.pop("logits"),
             features=arrays.pop("features", None),
             labels=labels if ran.labels is None else ran.labels,
-            ids=index_ids(inputs) if ids is None else ids,
+            ids=ids if index is None else index_ids(index),
             label_names=self.label_names,
             manifest=manifest,
             head=ran.head,
             arrays=arrays,
             # As objects: NumPy would make all texts as long as the longest.
             kept={} if ran.texts is None else {TEXT: np.array(ran.texts, dtype=np.object_)},
-            index=index_of(inputs) if ids is None else None,
+            index=index,
         )
 
     def _run(self, inputs: Any, batch_size: int) -> _Ran:

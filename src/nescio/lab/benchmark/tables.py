@@ -11,8 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
 
-from nescio._io.files import replacing
-from nescio._io.results import no_formula
+from nescio._io.files import no_formula, replacing
 from nescio.lab.benchmark.paper import PAPER_MAPS, PaperCell, PaperTable, find_paper_table
 from nescio.lab.benchmark.results import MEASURES, Line, file_name, summarise
 from nescio.metrics.comparison import Spread

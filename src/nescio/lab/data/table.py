@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.arrow import arrow_errors
 from nescio._io.files import existing_file
+from nescio._io.tables import arrow_errors
 from nescio.errors import DatasetError, FileFormatError, ParameterError, require
 from nescio.lab.data.split import HOW_TO, Split, checked_presence
 

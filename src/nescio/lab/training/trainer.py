@@ -23,8 +23,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import spectral_norm
 
-from nescio._io.files import replacing
-from nescio._io.results import to_json
+from nescio._io.files import replacing, to_json
 from nescio.errors import NonFiniteError, ParameterError
 from nescio.lab.data.batches import Indices, Reader, in_batches
 from nescio.lab.networks.checkpoint import Checkpoint, load_training
