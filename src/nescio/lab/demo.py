@@ -25,7 +25,7 @@ from nescio.lab.benchmark.run import CACHE, run_benchmark
 from nescio.lab.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.lab.benchmark.tables import Table, fpr_table, mean_fprs
 from nescio.lab.report import write_report
-from nescio.lab.report.page import Introduction
+from nescio.lab.report.cases import Introduction
 from nescio.metrics.comparison import Spread
 from nescio.outputs import Outputs
 
