@@ -59,7 +59,7 @@ def test_a_class_instead_of_a_detector_is_accepted_or_named():
     sets = {"shifted": make_outputs(50, seed=1, shift=4.0)}
     comparison = ns.compare(make_outputs(50), sets, {"it": ns.JointEnergy}, n_bootstrap=0)
     assert list(comparison.results["shifted"]) == ["it"]
-    with pytest.raises(NescioError, match="JointEnergy is not calibrated"):
+    with pytest.raises(NescioError, match="this JointEnergy has no threshold"):
         ns.Monitor(ns.JointEnergy)
 
 

@@ -545,8 +545,9 @@ def learning_half(n_samples: int) -> BoolArray:
 def require_calibration(detector: Detector) -> None:
     """Raise unless the detector is calibrated."""
     if not hasattr(detector, "calibration_"):
+        kind = detector if isinstance(detector, type) else type(detector)  # a class has none either
         raise NotCalibratedError(
-            f"this {type(detector).__name__} has no threshold yet: call calibrate(held_out) first."
+            f"this {kind.__name__} has no threshold yet: call calibrate(held_out) first."
         )
 
 
