@@ -305,7 +305,7 @@ class Reason(Result):
         """Draw the terms of the most telling labels, or the parts; see `ExplanationDisplay`."""
         from nescio.displays import ExplanationDisplay
 
-        return ExplanationDisplay.from_reason(self, ax=ax, **options)
+        return ExplanationDisplay(self, **options).plot(ax)
 
 
 def _label_bars(reason: Reason) -> Markup:

@@ -187,13 +187,13 @@ def result_text(view: View) -> str:
     titles, rows = list(view.table), view.rows()
     n_heads = max((title.count("\n") + 1 for title in titles), default=0)
     columns = []
-    for at, title in enumerate(titles):
-        cells = [cut(row[at], _LONGEST_CELL) for row in rows]
+    for number, title in enumerate(titles):
+        cells = [cut(row[number], _LONGEST_CELL) for row in rows]
         *groups, own = title.split("\n")
         head = [*(group[:_LONGEST_GROUP] for group in groups), own]
         lines = [""] * (n_heads - len(head)) + head + cells
-        width, right = max(map(len, lines)), is_number(at, cells)
-        if at == 0 or any(cells):  # a column of drawings has no text
+        width, right = max(map(len, lines)), is_number(number, cells)
+        if number == 0 or any(cells):  # a column of drawings has no text
             columns.append([line.rjust(width) if right else line.ljust(width) for line in lines])
     table = ["  ".join(line) for line in zip(*columns, strict=True)]
     lines = [cut(view.title, _LONGEST_TITLE), cut(view.text, _LONGEST_LINE), *table, view.hidden()]
@@ -238,19 +238,20 @@ def table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], *, chosen: int | None = None
 ) -> Markup:
     """Return an HTML table with numbers on the right; the row of the number `chosen` stands out."""
-    right = [is_number(at, [row[at] for row in rows]) for at in range(len(titles))]
-
-    number = ' class="number"'
+    columns = range(len(titles))
+    numbers = [is_number(column, [row[column] for row in rows]) for column in columns]
+    classes = [' class="number"' if number else "" for number in numbers]
 
     def line(cells: Sequence[str], tag: str, css: str = "") -> str:
         drawn = (
-            f"<{tag}{number if is_right else ''}>{_html(cell)}</{tag}>"
-            for cell, is_right in zip(cells, right, strict=True)
+            f"<{tag}{css_class}>{_html(cell)}</{tag}>"
+            for cell, css_class in zip(cells, classes, strict=True)
         )
         return f"<tr{css}>{''.join(drawn)}</tr>"
 
     body = (
-        line(row, "td", ' class="chosen"' if at == chosen else "") for at, row in enumerate(rows)
+        line(row, "td", ' class="chosen"' if number == chosen else "")
+        for number, row in enumerate(rows)
     )
     return Markup(f"<table>{line(titles, 'th')}{''.join(body)}</table>")
 
