@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from nescio._io.columns import is_frame, read_frame
+from nescio._io.frames import read_logits
 from nescio._threads import RowKernel, accumulator, map_rows
 from nescio._validation import (
     Array,
@@ -34,6 +34,7 @@ from nescio._validation import (
     check_matrix,
     checked_choice,
     checked_whole,
+    is_frame,
     is_torch,
     to_float,
     to_numpy,
@@ -507,7 +508,7 @@ def _labelwise(logits: ArrayT, term: Term) -> ArrayT:
 def _float_values(value: Any) -> FloatArray:
     """Return the numbers of an array-like, or the labels of a data frame, as floating point."""
     if type(value) is not np.ndarray and is_frame(value):  # an array is the usual case
-        value = read_frame(value)["logits"]
+        value = read_logits(value)["logits"]
     return to_float(to_numpy(value))
 
 

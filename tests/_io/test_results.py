@@ -11,11 +11,12 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 
 import nescio as ns
-from nescio._io.results import Tabular, to_json, write_table
+from nescio._charts.results import Result
+from nescio._io.files import to_json, write_table
 from nescio.errors import InputError, MissingDependencyError, ShapeError, require
 
 
-class Table(Tabular):
+class Table(Result):
     index_column = "id"
 
     def __init__(self, **columns):

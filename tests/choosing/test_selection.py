@@ -10,7 +10,7 @@ import pytest
 
 import nescio as ns
 from fixtures.labelled import labelled
-from nescio._io.results import to_json
+from nescio._io.files import to_json
 from nescio.errors import (
     InputError,
     LabelMismatchError,

@@ -342,7 +342,7 @@ def test_the_names_must_fit_the_logits():
         ShapeError, match="returns 4 outputs per sample, but there are 2 label names"
     ):
         ns.wrap(small(), label_names=["a", "b"]).outputs(images())
-    with pytest.raises(ParameterError, match="must be a sequence"):
+    with pytest.raises(InputError, match="must be a sequence"):
         ns.wrap(small(), label_names="ab")
 
 

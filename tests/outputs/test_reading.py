@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from nescio._io.columns import Columns
+from nescio._io.tables import Columns
 from nescio._io.tensors import write_tensors
 from nescio.errors import FileError, FileFormatError, InputError, ShapeError
 from nescio.outputs import Head, Outputs, reading as streams

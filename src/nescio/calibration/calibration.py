@@ -675,7 +675,7 @@ class Calibration(Result):
         """Draw the histogram of the calibration scores; see `ScoreHistogramDisplay`."""
         from nescio.displays import ScoreHistogramDisplay
 
-        return ScoreHistogramDisplay.from_calibration(self, ax=ax, **options)
+        return ScoreHistogramDisplay(self, **options).plot(ax)
 
     def statement(self, confidence: float = 0.99) -> str:
         """Return the guarantee as text, with one sentence (and line) per group."""

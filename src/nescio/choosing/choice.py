@@ -11,8 +11,7 @@ import numpy as np
 from scipy import stats
 from sklearn.base import clone
 
-from nescio._charts.results import Result, View
-from nescio._io.results import by_name
+from nescio._charts.results import Result, View, by_name
 from nescio.detectors import Detector
 from nescio.metrics import Estimate
 from nescio.metrics.comparison import Spread

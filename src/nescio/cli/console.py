@@ -26,9 +26,8 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from nescio._io.columns import Columns
-from nescio._io.files import existing_file, same_file
-from nescio._io.results import to_json
+from nescio._io.files import existing_file, same_file, to_json
+from nescio._io.tables import Columns
 from nescio._version import __version__
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, NescioError, ParameterError

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from typer import Argument, Option
 
-from nescio._io.files import check_target, same_file
-from nescio._io.results import check_table_target, to_values
+from nescio._io.files import check_table_target, check_target, same_file, to_values
 from nescio._validation import checked_choice
 from nescio.cli.console import (
     AsJson,

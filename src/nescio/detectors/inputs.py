@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array
 
 from nescio._charts.style import cut
-from nescio._io.columns import is_frame, read_features, read_frame, read_truth
+from nescio._io.frames import read_features, read_logits, read_truth
 from nescio._validation import (
     Array,
     BoolArray,
     FloatArray,
     check_logits,
     check_matrix,
+    is_frame,
     to_float,
     to_numpy,
 )
@@ -209,7 +210,7 @@ def _of_frame(detector: Detector, frame: Any, names: Sequence[str], y: Any) -> G
     """Read a data frame: its columns are the labels or, for a detector of features, features."""
     of_logits = "logits" in names
     if of_logits:
-        content = read_frame(frame, getattr(detector, "label_names_", None))
+        content = read_logits(frame, getattr(detector, "label_names_", None))
     else:
         known = getattr(detector, "feature_names_in_", None)
         content = read_features(frame, None if known is None else tuple(known))

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from nescio._io.columns import Columns as TableColumns, matching_names
+from nescio._io.frames import read_frame
+from nescio._io.tables import Columns as TableColumns, matching_names
 from nescio._threads import limit_cpus
 from nescio._validation import Array
 from nescio._version import __version__
@@ -127,7 +128,7 @@ class Verdicts:
         if not len(batch):
             groups = None if self.detector.calibration_.by is None else np.empty(0, "U1")
             return Assessment(np.empty(0), np.empty(0), np.empty(0, bool), groups).columns()
-        outputs = from_content(self.columns.read_frame(batch), from_probs=bool(self.from_probs))
+        outputs = from_content(read_frame(batch, self.columns), from_probs=bool(self.from_probs))
         asked = None if self.from_probs is None else False
         return self.detector.assess(outputs, from_probs=asked).columns()
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio._io.arrow import TableFiles, as_ids
-from nescio._io.columns import Columns, content, is_frame, label_content
-from nescio._io.files import MANY, Files, find_files, same_file
-from nescio._validation import Array, check_logits, to_numpy
+from nescio._io.files import MANY, Files, as_ids, find_files, same_file
+from nescio._io.frames import read_frame
+from nescio._io.tables import Columns, TableFiles, content, label_content
+from nescio._validation import Array, check_logits, is_frame
 from nescio.errors import FileError, InputError, ParameterError, ShapeError, error_context
 from nescio.outputs.files import ARRAYS, read_arrays
 from nescio.outputs.outputs import Outputs, from_content, match_labels
@@ -147,7 +147,11 @@ class OutputsStream:
             self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
             self._row_bytes = self._table.row_bytes
         else:
-            _check_no_table(columns)
+            if columns.id_column or len(columns.ignore) or len(columns.keep) or columns.sep:
+                raise InputError(
+                    "id_column, ignore, keep and sep (--id-column, --ignore, --keep, --sep) are "
+                    f"for tables: {', '.join(TABLES)} files."
+                )
             whole = self.outputs(read_arrays(files, verify=verify))
             if columns.labels is not None:
                 whole = whole.select_labels(columns.chosen(whole.label_names or ()))
@@ -309,15 +313,6 @@ def where(address: str, start: int, size: int, n_rows: int) -> str:
     return f"{address}, rows {start:,} to {last:,} (counted from 0 in what follows)"
 
 
-def _check_no_table(columns: Columns) -> None:
-    """Raise if table options were given for a file that is not a table."""
-    if columns.needs_table:
-        raise InputError(
-            "id_column, ignore, keep and sep (--id-column, --ignore, --keep, --sep) are for "
-            f"tables: {', '.join(TABLES)} files."
-        )
-
-
 def _row_bytes(outputs: Outputs) -> int:
     arrays = (outputs.logits, outputs.features, outputs.labels, *outputs.arrays.values())
     return sum(array[:1].nbytes for array in arrays if array is not None)
@@ -433,14 +428,12 @@ def _read_value(
     if isinstance(data, Outputs):
         outputs, unsure = data, from_probs is not False  # they hold logits
     else:
+        arguments = {"logits": data}
         if is_frame(data):
-            names = None if first is None else first.label_names
-            table_columns = (
-                columns if first is None else columns_like(columns, names, "the ID data")
-            )
-            arguments = table_columns.read_frame(data)
-        else:
-            arguments = {"logits": to_numpy(data)}
+            said = columns
+            if first is not None:
+                said = columns_like(columns, first.label_names, "the ID data")
+            arguments = read_frame(data, said)
         outputs, unsure = from_content(arguments, from_probs=bool(from_probs)), from_probs is None
     if unsure:
         check_logits(outputs.logits)
