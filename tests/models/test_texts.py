@@ -215,13 +215,17 @@ def test_texts_without_a_tokenizer(model, texts):
         ns.wrap(model).outputs(texts)
 
 
-@pytest.mark.parametrize("bad", [None, float("nan"), 7, b"bytes"])
+@pytest.mark.parametrize("bad", [None, float("nan"), 7, b"bytes", ["red"]])
 def test_rows_that_are_not_texts_are_named(model, bad):
     wrapped = ns.wrap(model, tokenizer=word_tokenizer())
-    with pytest.raises(InputError, match=r"2 of 6 inputs are not texts: rows 4, 5 \(row 4 is "):
-        wrapped.outputs([*TEXTS, bad, bad])
-    if bad is not None:
-        return
+    mixed = [*TEXTS, bad, bad]
+    for rows in (mixed, np.array(mixed, dtype=object)):
+        with pytest.raises(InputError, match=r"2 of 6 inputs are not texts: rows 4, 5 \(row 4 is"):
+            wrapped.outputs(rows, batch_size=2)
+
+
+def test_batches_with_rows_that_are_not_texts(model):
+    wrapped = ns.wrap(model, tokenizer=word_tokenizer())
     with pytest.raises(InputError, match=r"1 of 1 inputs are not texts"):
         wrapped.outputs([None])
     with pytest.raises(InputError, match=r"1 of 2 inputs are not texts: rows 1"):
