@@ -95,7 +95,7 @@ def test_a_histogram_shows_the_threshold_and_every_set(data, detector):
 
 def test_scores_beyond_the_axis_are_counted(data, detector):
     scores = {"far": np.array([-np.inf, -1e9, 2.0] + [1.0] * 40)}
-    display = ns.ScoreHistogramDisplay.from_calibration(detector.calibration_, scores)
+    display = ns.ScoreHistogramDisplay(detector.calibration_, scores).plot()
     below = np.count_nonzero(detector.calibration_.scores < display.ax_.get_xlim()[0])
     assert f"◀ {2 + below} lower" in [text.get_text() for text in display.ax_.texts]
 
@@ -103,7 +103,7 @@ def test_scores_beyond_the_axis_are_counted(data, detector):
 def test_curves_have_the_area_of_the_metric(data, detector):
     _, new, far = data
     scores = detector.score_samples(new).round(), detector.score_samples(far).round()  # with ties
-    display = ns.RocDisplay.from_scores(*scores, name="rounded")
+    display = ns.RocDisplay({"rounded": scores}).plot()
     name, area = legend(display)[0].split()
     assert name == "rounded"
     assert float(area.strip("()")) == pytest.approx(100 * auroc(*scores), abs=0.006)

@@ -23,9 +23,9 @@ from nescio._io.tensors import read_tensors
 from nescio.errors import FileFormatError, InputError, NescioError, ShapeError
 from nescio.lab.benchmark.results import read_lines
 from nescio.lab.benchmark.spec import load_spec
-from nescio.lab.extraction.perturb import Tuning
 from nescio.lab.networks.checkpoint import load_checkpoint
-from nescio.lab.training import TrainSettings
+from nescio.lab.perturbation import Tuning
+from nescio.lab.settings import TrainSettings
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "robustness"))
 
@@ -101,7 +101,7 @@ def test_an_array_that_is_not_needed_is_not_read(tmp_path):
 def test_tables(tmp_path):
     header = ",".join(["9" * 5_000, "8" * 5_000])
     (tmp_path / "x.csv").write_text(f"{header}\n1,2\n")
-    with pytest.raises(InputError, match="2 columns do not hold floating-point numbers"):
+    with pytest.raises(InputError, match="not all columns hold floating-point numbers"):
         Outputs.load(tmp_path / "x.csv")
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

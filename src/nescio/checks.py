@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.base import clone
 
-from nescio._io.results import to_json
+from nescio._io.files import to_json
 from nescio._validation import Array
 from nescio.detectors import DETECTORS, Detector, NotCalibratedError, as_detector
 from nescio.detectors.base import learning_half

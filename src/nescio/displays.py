@@ -1,7 +1,7 @@
-"""Figures on matplotlib, as scikit-learn has them: `from_*` draws, `plot(ax=...)` draws again.
+"""Figures on matplotlib, in the style of scikit-learn's displays: `plot(ax=...)` draws.
 
-They need matplotlib, which is imported when the first figure is drawn. A display keeps the result
-that it draws.
+A display keeps the result that it draws. `from_...` makes one from other data and draws it.
+matplotlib is imported when the first figure is drawn.
 """
 
 from __future__ import annotations
@@ -121,18 +121,6 @@ class ScoreHistogramDisplay(Display):
         return cls(calibration, scores, detector.name).plot(ax)
 
     @classmethod
-    def from_calibration(
-        cls,
-        calibration: Calibration,
-        scores: Mapping[str, Values] | None = None,
-        *,
-        name: str = "score",
-        ax: Any = None,
-    ) -> Self:
-        """Draw calibration scores with their thresholds, and further scores by name."""
-        return cls(calibration, scores or {}, name).plot(ax)
-
-    @classmethod
     def from_assessment(cls, assessment: Assessment, *, ax: Any = None) -> Self:
         """Draw the scores of an assessment on those of the calibration."""
         if assessment.calibration is None:
@@ -147,10 +135,11 @@ class ScoreHistogramDisplay(Display):
         return cls(assessment.calibration, scores).plot(ax)
 
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
-        known, thresholds = self.calibration.scores, [*self.calibration.threshold_values.values()]
-        histogram = Histogram.of(known, thresholds, list(self.scores.values()))
-        heights, edges = histogram.shares(known), histogram.edges
-        label = f"calibration ({len(known):,})"
+        calibrated = self.calibration.scores
+        thresholds = list(self.calibration.threshold_values.values())
+        histogram = Histogram.of(calibrated, thresholds, list(self.scores.values()))
+        heights, edges = histogram.shares(calibrated), histogram.edges
+        label = f"calibration ({len(calibrated):,})"
         ax.stairs(heights, edges, fill=True, color=colours["id"], alpha=0.35, label=label)
         own = {"flagged": "out", "kept": "in", "assessed": "ink"}
         for number, (name, scores) in enumerate(self.scores.items(), start=1):
@@ -167,7 +156,7 @@ class ScoreHistogramDisplay(Display):
             ax.axvline(value, color=colours["ink"], linestyle="--", linewidth=1.2, label=label)
             label = "_nolegend_"
         # Scores beyond the axis are counted in its outermost bars.
-        beyond = map(histogram.beyond, (known, *self.scores.values()))
+        beyond = map(histogram.beyond, (calibrated, *self.scores.values()))
         lower, higher = (sum(counts) for counts in zip(*beyond, strict=True))
         style = {"xycoords": "axes fraction", "size": "small", "color": colours["muted"]}
         if lower:
@@ -206,20 +195,6 @@ class RocDisplay(Display):
         """Score ID and OOD data with a detector, and draw its curve."""
         scores = detector.score_samples(id_data), detector.score_samples(ood_data)
         return cls({detector.name: scores}, tpr).plot(ax)
-
-    @classmethod
-    def from_scores(
-        cls,
-        id_scores: Any,
-        ood_scores: Any,
-        *,
-        name: str = "score",
-        tpr: float = 0.95,
-        ax: Any = None,
-    ) -> Self:
-        """Draw the curve of ID and OOD scores."""
-        scores = np.asarray(id_scores, np.float64), np.asarray(ood_scores, np.float64)
-        return cls({name: scores}, tpr).plot(ax)
 
     @classmethod
     def from_comparison(
@@ -277,11 +252,6 @@ class ExplanationDisplay(Display):
     reason: Reason
     n_labels: int = 12
 
-    @classmethod
-    def from_reason(cls, reason: Reason, *, n_labels: int = 12, ax: Any = None) -> Self:
-        """Draw the most telling labels of one sample, or all parts of a combination."""
-        return cls(reason, n_labels).plot(ax)
-
     def _height(self) -> float:
         return 1.2 + 0.27 * len(self._bars()["name"])
 
@@ -331,11 +301,6 @@ class MonitorDisplay(Display):
 
     monitor: Monitor
 
-    @classmethod
-    def from_monitor(cls, monitor: Monitor, *, ax: Any = None) -> Self:
-        """Draw the windows of a monitor."""
-        return cls(monitor).plot(ax)
-
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
         windows = {name: np.array(column) for name, column in self.monitor.columns().items()}
         start, n, share = windows["start"], windows["n"], windows["share"]
@@ -349,7 +314,7 @@ class MonitorDisplay(Display):
                 dots = {"color": colours[name], "label": f"{text} ({np.count_nonzero(chosen):,})"}
                 ax.plot(edges.mean(axis=1)[chosen], share[chosen], "o", markersize=4, **dots)
         if self.monitor.change is not None:
-            since, noticed = self.monitor.change.since.at, self.monitor.alarm_at
+            since, noticed = self.monitor.change.since.number, self.monitor.alarm_at
             label = f"changed at about\ninput {since:,}"
             ax.axvline(since, color=colours["ink"], linestyle="--", linewidth=1.3, label=label)
             label = f"alarm at {noticed:,}"

@@ -21,10 +21,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.results import Result, View, first_rows, word
+from nescio._charts.results import Result, View, by_name, first_rows, joined, label_columns, word
 from nescio._charts.style import cut, end_of
 from nescio._charts.svg import CARD_BARS, BarRow, Markup
-from nescio._io.results import by_name, joined, label_columns
 from nescio._validation import Array, BoolArray, FloatArray
 from nescio.calibration import Medians
 from nescio.errors import InputError
@@ -306,7 +305,7 @@ class Reason(Result):
         """Draw the terms of the most telling labels, or the parts; see `ExplanationDisplay`."""
         from nescio.displays import ExplanationDisplay
 
-        return ExplanationDisplay.from_reason(self, ax=ax, **options)
+        return ExplanationDisplay(self, **options).plot(ax)
 
 
 def _label_bars(reason: Reason) -> Markup:

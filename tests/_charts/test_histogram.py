@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 
-from nescio._charts.histogram import (
-    Batch,
-    Histogram,
-    HistogramChart,
-    density,
-    roc,
-    share_kept,
-    visible_range,
-)
+from nescio._charts.histogram import Batch, Histogram, HistogramChart, roc, share_kept
 from nescio.calibration import empirical_threshold
 from nescio.metrics import auroc, fpr_at_tpr
 
@@ -83,29 +75,3 @@ def test_share_kept_at_the_threshold_is_the_fpr(rng):
     assert share_kept(np.sort(ood_scores), np.array([threshold])) == fpr_at_tpr(
         id_scores, ood_scores
     )
-
-
-def test_density_is_that_of_a_normal(rng):
-    grid, heights = density(rng.normal(0, 1, 50_000), -4, 4)
-    expected = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
-    assert np.abs(heights - expected).max() < 0.02
-
-
-def test_rows_out_are_not_drawn():
-    _, heights = density(np.array([-np.inf, -np.inf]), 0, 1)
-    assert not heights.any()
-    grid, heights = density(np.array([-np.inf, 0.5, 0.5]), 0, 1)
-    assert np.trapezoid(heights, grid) == pytest.approx(1, abs=0.05)
-
-
-def test_an_outlier_does_not_stretch_the_axis(rng):
-    values = np.append(rng.normal(0, 1, 10_000), 1e9)
-    low, high = visible_range(values)
-    assert -6 < low < -2
-    assert 2 < high < 6
-
-
-def test_the_axis_of_equal_scores_has_a_width():
-    low, high = visible_range(np.ones(3), np.array([-np.inf]))
-    assert low < 1 < high
-    assert visible_range(np.array([-np.inf])) is None

@@ -110,8 +110,8 @@ def test_the_time_since_which_inputs_have_changed_is_named(files, nescio):
     assert err == ""
     since = json.loads(out)["change"]["since"]
     assert code == 3
-    assert since["id"] == f"strange {since['at'] - 1}"
-    assert pandas.Timestamp(since["time"]) == table["taken"][since["at"] - 1]
+    assert since["id"] == f"strange {since['number'] - 1}"
+    assert pandas.Timestamp(since["time"]) == table["taken"][since["number"] - 1]
     code, _, err = nescio(*run, "--time-column", "time")
     assert code == 1
     assert "has no column 'time'; it has 'id', 'score'" in err

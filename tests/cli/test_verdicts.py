@@ -107,7 +107,11 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(here):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
     before = sorted(here.iterdir())
-    finished = in_a_process("calibrate", "val.npy", "-o", "x.nescio", preexec_fn=no_large_files)
+    # A truncated .pyc file would break all later processes.
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    finished = in_a_process(
+        "calibrate", "val.npy", "-o", "x.nescio", preexec_fn=no_large_files, env=environment
+    )
     assert finished.returncode == 1
     assert finished.stderr == "error: cannot write x.nescio: File too large.\n"
     assert sorted(here.iterdir()) == before

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio._io.columns import Columns
+from nescio._io.tables import Columns
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.detectors.verdicts import score_stream

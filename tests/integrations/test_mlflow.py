@@ -242,7 +242,7 @@ def test_what_cannot_be_logged(registry, wrapped, tmp_path):
     learned, held_out = some_texts(seed=1), some_texts(seed=2)
     model = wrapped.runner
     refused = [
-        (wrapped.detector, ParameterError, "got ReAct: wrap it"),
+        (wrapped.detector, ParameterError, "this ReAct .* is no classifier"),
         (ns.wrap(model), ns.NotCalibratedError, "no calibrated detector"),
         (
             ns.wrap(model).calibrate(held_out, groups=["day", "night"] * 200),

@@ -16,28 +16,20 @@ from fixtures.streams import (
     saturated,
 )
 from nescio.monitor import Monitor
-from nescio.monitor.martingale import (
-    BETS,
-    Bag,
-    ChangeFinder,
-    Martingale,
-    Place,
-    reserve,
-    share_at,
-)
+from nescio.monitor.martingale import BETS, Bag, ChangeFinder, Martingale, Place, reserve, share_at
 
 # --- online p-values ------------------------------------------------------------------------------
 
 
 def p_values_by_definition(calibration, stream, uniform):
     """The rank of each score among all before it, ties broken at random, one by one."""
-    seen, found = list(calibration), []
+    seen, p_values = list(calibration), []
     for score, u in zip(stream, uniform, strict=True):
-        below = sum(other < score for other in seen)
-        equal = sum(other == score for other in seen) + 1
+        below = sum(earlier < score for earlier in seen)
+        equal = sum(earlier == score for earlier in seen) + 1
         seen.append(score)
-        found.append((below + u * equal) / len(seen))
-    return np.array(found)
+        p_values.append((below + u * equal) / len(seen))
+    return np.array(p_values)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 30), st.integers(0, 300))
@@ -56,8 +48,7 @@ def test_scores_that_differ_by_rounding_share_a_cell(rng):
         scores * (1 + 2.0**-20 * rng.uniform(-1, 1, len(scores)))
         for scores in (calibration, stream)
     ]
-    found = Bag(np.sort(rounded[0])).add(rounded[1], uniform)
-    assert found.tolist() == expected.tolist()
+    assert Bag(np.sort(rounded[0])).add(rounded[1], uniform).tolist() == expected.tolist()
 
 
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 400), max_size=5))
@@ -68,8 +59,8 @@ def test_p_values_do_not_depend_on_the_blocks(seed, sizes):
     whole, parts = Bag(calibration), Bag(calibration)
     cuts = np.cumsum(sizes)[:-1] if sizes else []
     pieces = zip(np.split(stream, cuts), np.split(uniform, cuts), strict=True)
-    found = [parts.add(scores, u) for scores, u in pieces]
-    assert np.concatenate(found).tolist() == whole.add(stream, uniform).tolist()
+    p_values = [parts.add(scores, u) for scores, u in pieces]
+    assert np.concatenate(p_values).tolist() == whole.add(stream, uniform).tolist()
     assert parts.counts.tolist() == whole.counts.tolist()
     assert whole.total == 50 + sum(sizes)
 
@@ -136,7 +127,7 @@ def test_p_values_of_0_and_1_are_no_end():
 
 def alarms(scores, n_calibration, *, online=True, n_streams=400, length=2000, alpha=0.1, cuts=1023):
     """In how many streams like their calibration data the capital reaches 1 / alpha."""
-    found = 0
+    n_alarms = 0
     for seed in range(n_streams):
         rng = np.random.default_rng(seed)
         values = scores(rng, n_calibration + length)
@@ -146,8 +137,8 @@ def alarms(scores, n_calibration, *, online=True, n_streams=400, length=2000, al
         else:
             below = np.searchsorted(calibration, stream, side="right")
             p = (below + rng.random(length)) / (n_calibration + 1)
-        found += bool(capital_of(p).max() >= -np.log(alpha))
-    return found
+        n_alarms += bool(capital_of(p).max() >= -np.log(alpha))
+    return n_alarms
 
 
 @pytest.mark.slow
@@ -192,9 +183,9 @@ def test_start_and_kind_of_a_change_are_found(rng, change, kind):
     p_values[2000:] = change(p_values[2000:])
     finder = ChangeFinder()
     finder.add(Martingale().gains(p_values), lambda column: Place(column + 1))
-    found = finder.likeliest()
-    assert found.kind == kind
-    assert abs(found.since.at - 2001) <= 100
+    likeliest = finder.likeliest()
+    assert likeliest.kind == kind
+    assert abs(likeliest.since.number - 2001) <= 100
 
 
 def test_the_start_is_the_same_however_the_stream_is_split(rng):
@@ -202,15 +193,15 @@ def test_the_start_is_the_same_however_the_stream_is_split(rng):
     gains = Martingale().gains(p_values)
     whole, parts = ChangeFinder(), ChangeFinder()
     whole.add(gains, lambda column: Place(column + 1))
-    at = 0
+    start = 0
     for size in (1, 1, 98, 400, 500):
-        part = Martingale().gains(p_values[at : at + size])
-        parts.add(part, lambda column, at=at: Place(at + column + 1))
-        at += size
+        part = Martingale().gains(p_values[start : start + size])
+        parts.add(part, lambda column, start=start: Place(start + column + 1))
+        start += size
     assert parts.starts == whole.starts
     np.testing.assert_allclose(parts.gains, whole.gains, atol=1e-9)
     before = np.concatenate([np.zeros((len(BETS), 1)), gains[:, :-1]], axis=1)
-    assert [start.at for start in whole.starts] == (before.argmin(axis=1) + 1).tolist()
+    assert [start.number for start in whole.starts] == (before.argmin(axis=1) + 1).tolist()
 
 
 def test_id_and_time_of_the_start_are_named_also_after_a_restart(detector, rng, tmp_path):
@@ -225,9 +216,9 @@ def test_id_and_time_of_the_start_are_named_also_after_a_restart(detector, rng, 
         monitor.save(tmp_path / "state.safetensors", force=True)
         monitor = Monitor.load(tmp_path / "state.safetensors", detector)
     since = monitor.change.since
-    assert since.id == ids[since.at - 1]
-    assert since.time == str(times[since.at - 1])
-    assert f"since about input {since.at} (id {since.id}, time {since.time}), " in str(monitor)
+    assert since.id == ids[since.number - 1]
+    assert since.time == str(times[since.number - 1])
+    assert f"since about input {since.number} (id {since.id}, time {since.time}), " in str(monitor)
     monitor.reset()
     assert monitor.change is None
 
@@ -239,4 +230,4 @@ def test_times_of_a_shuffled_frame_belong_to_its_rows(detector, rng):
     monitor = Monitor(detector)
     monitor.update(detector.assess(logits_of(rng, 200, shift=-1.5)), times=times)
     since = monitor.change.since
-    assert since.time == str(times.iloc[since.at - 1])
+    assert since.time == str(times.iloc[since.number - 1])

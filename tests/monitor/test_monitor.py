@@ -1,4 +1,4 @@
-"""The monitor as a whole: what it finds, in which groups, and that blocks do not matter."""
+"""The monitor as a whole: what it finds, in which groups, over any blocks and after saving."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 import nescio as ns
 from fixtures.streams import Calibrated, fed, grouped_detector, logits_of, not_more_than
 from nescio.detectors.verdicts import Assessment
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.errors import FileError, InputError, ParameterError, ShapeError
 from nescio.monitor import Monitor
 
 
@@ -66,7 +66,7 @@ def same_state(a, b):
 
 @pytest.mark.slow
 def test_false_alarms_by_group_stay_below_alpha():
-    found = 0
+    n_alarms = 0
     for seed in range(300):
         rng = np.random.default_rng(seed)
         names = np.array(["a", "b"])[rng.integers(0, 2, 80)]
@@ -79,8 +79,8 @@ def test_false_alarms_by_group_stay_below_alpha():
         )
         monitor = Monitor(Calibrated(calibration), alpha=0.1, seed=seed)
         monitor.update(assessment)
-        found += monitor.alarm
-    assert not_more_than(found, 300, 0.1)
+        n_alarms += monitor.alarm
+    assert not_more_than(n_alarms, 300, 0.1)
 
 
 @pytest.mark.parametrize("sizes", [[1] * 30 + [970, 4000], [500, 4500], [256, 255, 257, 4232]])
@@ -169,7 +169,47 @@ def test_verdicts_of_another_detector_change_nothing(detector, rng):
 def test_bad_parameters_are_rejected(detector, rng, settings):
     with pytest.raises(ParameterError, match=next(iter(settings))):
         Monitor(detector, **settings)
-    with pytest.raises(ns.NotCalibratedError, match="not calibrated"):
+    with pytest.raises(ns.NotCalibratedError, match="call calibrate"):
         Monitor(ns.JointEnergy(), **settings)
     with pytest.raises(ShapeError, match="one entry per assessed input, 5, got 2"):
         Monitor(detector).update(detector.assess(logits_of(rng, 5)), times=["a", "b"])
+
+
+# --- saved monitors ---
+
+
+def test_a_saved_monitor_goes_on_exactly(detector, rng, tmp_path):
+    logits = np.concatenate([logits_of(rng, 2300), logits_of(rng, 1500, shift=-0.5)])
+    straight = fed(Monitor(detector, window=300), detector, logits, [1000, 2000, 800])
+    monitor, start = Monitor(detector, window=300), 0
+    for size in (1000, 2000, 800):
+        fed(monitor, detector, logits[start : start + size])
+        start += size
+        monitor.save(tmp_path / "state.safetensors", force=True)
+        monitor = Monitor.load(tmp_path / "state.safetensors", detector)
+    assert monitor.as_dict() == straight.as_dict()
+    assert monitor.alarm
+    assert monitor.label_drifts
+    new = logits_of(rng, 700)
+    fed(monitor, detector, new)
+    assert monitor.as_dict() == fed(straight, detector, new).as_dict()
+
+
+def test_a_state_is_of_one_detector(detector, rng, tmp_path):
+    path = tmp_path / "state.safetensors"
+    fed(Monitor(detector), detector, logits_of(rng, 50)).save(path)
+    other = ns.JointEnergy().calibrate(logits_of(rng, 1500))
+    with pytest.raises(InputError, match="another detector"):
+        Monitor.load(path, other)
+    with pytest.raises(FileError, match="exists already"):
+        Monitor(detector).save(path)
+
+
+def test_memory_does_not_grow_with_the_stream(detector, rng, tmp_path):
+    monitor, sizes = Monitor(detector, window=20), []
+    for _ in range(3):
+        for _ in range(25):
+            fed(monitor, detector, logits_of(rng, 1000))
+        monitor.save(tmp_path / "state.safetensors", force=True)
+        sizes.append((tmp_path / "state.safetensors").stat().st_size)
+    assert sizes[2] < 1.3 * sizes[0]

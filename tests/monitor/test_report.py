@@ -12,7 +12,7 @@ def test_an_alarm_says_first_what_changed_since_when_and_what_to_do_and_last_why
     monitor = fed(Monitor(detector), detector, logits_of(rng, 1000))
     monitor = fed(monitor, detector, logits_of(rng, 700, shift=-1.0))
     first, advice, *_, last = monitor.summary().split("\n")
-    since = monitor.change.since.at
+    since = monitor.change.since.number
     assert first == (
         f"ALARM: since about input {since:,}, the inputs score lower than the calibration data. "
         f"This was noticed at input {monitor.alarm_at:,} of 1,700."

@@ -8,7 +8,7 @@ import pytest
 
 import nescio as ns
 from fixtures.streams import logits_of, read_scored
-from nescio._io.results import write_table
+from nescio._io.files import write_table
 from nescio.errors import FileError, InputError, LabelMismatchError, ParameterError
 from nescio.monitor.verdict_table import matching_logits
 
@@ -20,7 +20,7 @@ def test_verdicts_are_read_as_they_were_written(tmp_path, rng, suffix):
     detector = ns.JointEnergy(nonfinite="out").calibrate(logits_of(rng, 800), groups="label_count")
     logits = logits_of(rng, 30)
     logits[4, 2] = np.nan
-    written = detector.assess(ns.Outputs(logits, ids=[f"photo {at}" for at in range(30)]))
+    written = detector.assess(ns.Outputs(logits, ids=[f"photo {row}" for row in range(30)]))
     written.save(tmp_path / f"scored{suffix}")
     read = read_scored(tmp_path / f"scored{suffix}")[0]
     for name, column in written.columns().items():
@@ -81,13 +81,13 @@ def test_times_that_are_not_in_order_get_a_warning(tmp_path, times, row):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert read_scored(tmp_path / "x.csv", time_column="when")[1] == times
-    said = [str(one.message) for one in caught]
+    said = [str(warning.message) for warning in caught]
     assert len(said) == (row is not None)
     assert row is None or f"row {row} ({times[row]}) is earlier" in said[0]
 
 
 def test_logits_of_the_same_rows_are_taken(detector, rng):
-    outputs = ns.Outputs(logits_of(rng, 50), ids=[f"photo {at}" for at in range(50)])
+    outputs = ns.Outputs(logits_of(rng, 50), ids=[f"photo {row}" for row in range(50)])
     assessment = detector.assess(outputs)
     assert matching_logits(detector, assessment, outputs) is outputs.logits
     nearly = ns.Outputs(outputs.logits * (1 + 1e-6))
@@ -95,7 +95,7 @@ def test_logits_of_the_same_rows_are_taken(detector, rng):
 
 
 def test_logits_of_other_rows_are_rejected(detector, rng):
-    logits, ids = logits_of(rng, 50), [f"photo {at}" for at in range(50)]
+    logits, ids = logits_of(rng, 50), [f"photo {row}" for row in range(50)]
     assessment = detector.assess(ns.Outputs(logits, ids=ids))
     for outputs, reason in (
         (ns.Outputs(logits, ids=ids[::-1]), "row 0 of the outputs is 'photo 49'"),

@@ -9,7 +9,7 @@ import nescio as ns
 from fixtures.streams import SCORES, continuous, fed, logits_of, not_more_than
 from nescio.calibration import LabelFrequencies
 from nescio.monitor import Monitor
-from nescio.monitor.monitor import _MAX_POINTS
+from nescio.monitor.martingale import _MAX_POINTS
 from nescio.monitor.windows import KEPT_WINDOWS, ChartSegment, DriftWatch, band, holm, two_sided
 
 
@@ -72,28 +72,27 @@ def test_the_label_test_is_fishers(seed, n, n_calibration):
     rates = rng.random((2, 20))
     window = LabelFrequencies(rng.binomial(n, rates[0]), n)
     calibration = LabelFrequencies(rng.binomial(n_calibration, rates[1]), n_calibration)
-    for at, found in enumerate(two_sided(window, calibration)):
-        fired = window.counts[at] + calibration.counts[at]
-        exact = stats.hypergeom(n + n_calibration, fired, n)
-        seen = window.counts[at]
+    p_values = two_sided(window, calibration)
+    for p_value, seen, expected in zip(p_values, window.counts, calibration.counts, strict=True):
+        exact = stats.hypergeom(n + n_calibration, seen + expected, n)
         doubled = 2 * min(exact.sf(seen - 1), exact.cdf(seen))
-        assert found == pytest.approx(min(1, doubled), rel=1e-6) or found == 1
+        assert p_value == pytest.approx(min(1, doubled), rel=1e-6) or p_value == 1
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
 def test_holm_is_step_down(p_values):
     p_values, alpha = np.array(p_values), 0.05
     rejected = np.zeros(len(p_values), bool)
-    for step, at in enumerate(np.argsort(p_values, kind="stable")):
-        if p_values[at] * (len(p_values) - step) > alpha:
+    for step, label in enumerate(np.argsort(p_values, kind="stable")):
+        if p_values[label] * (len(p_values) - step) > alpha:
             break
-        rejected[at] = True
+        rejected[label] = True
     assert ((holm(p_values) <= alpha) == rejected).all()
 
 
 @pytest.mark.slow
 def test_false_alarms_about_labels_stay_below_alpha():
-    found = 0
+    n_alarms = 0
     for seed in range(400):
         rng = np.random.default_rng(seed)
         rates = rng.random(30) * 0.5
@@ -102,8 +101,8 @@ def test_false_alarms_about_labels_stay_below_alpha():
         for window in range(20):
             watch.counts[0], watch.sizes[0] = rng.binomial(50, rates), 50
             watch.close(window)
-        found += bool(watch.drifts)
-    assert not_more_than(found, 400, 0.1)
+        n_alarms += bool(watch.drifts)
+    assert not_more_than(n_alarms, 400, 0.1)
 
 
 def test_a_small_lasting_drift_shows_in_several_windows_together(rng):

@@ -201,7 +201,7 @@ def _load_outputs(path: Path) -> object:
 
 def output_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     """Files of outputs in every format."""
-    from nescio._io.results import write_table
+    from nescio._io.files import write_table
 
     outputs = _example(rng)
     whole = _saved(outputs.save, folder, "x.safetensors")
@@ -286,10 +286,10 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     """Networks, weights, tunings and settings."""
     import torch
 
-    from nescio.lab.extraction.perturb import Setting, TuneSettings, Tuning
     from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_checkpoint
     from nescio.lab.networks.network import read_state_dict
-    from nescio.lab.training import TrainSettings
+    from nescio.lab.perturbation import Setting, Tuning
+    from nescio.lab.settings import TrainSettings, TuneSettings
     from nescio.models.images import Preprocessing
 
     architecture = Architecture("small-cnn", n_hidden=4)

@@ -1,8 +1,7 @@
-"""Scores in charts: histograms with the threshold, densities and ROC curves. -inf counts."""
+"""Scores in charts: histograms with the threshold, and ROC curves. -inf counts."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,13 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.svg import Chart, Markup, Scale, Values, short
+from nescio._charts.svg import Chart, Markup, Scale, Values, percent, short
 
 _BINS = 60
-_MOST = (0.01, 0.99)  # of other scores, which should be seen
-_MARGIN = 0.02  # of the range, beyond the other scores
+_MOST = (0.01, 0.99)  # of further scores, which should be seen
+_MARGIN = 0.02  # of the range, beyond the further scores
 _SKEWED = 8  # times as large is a usual score as a small one, on a logarithmic axis
-_NEARLY_ALL = (0.003, 0.997)  # of each set lies within a chart of densities
 FEW = 30  # so many scores are drawn one by one
 
 
@@ -36,11 +34,11 @@ class Histogram:
 
     @classmethod
     def of(
-        cls, scores: Values, thresholds: Sequence[float], others: Sequence[Values] = ()
+        cls, scores: Values, thresholds: Sequence[float], further: Sequence[Values] = ()
     ) -> Histogram:
         """Count the scores that are finite, in a range that shows the thresholds if it can.
 
-        The range is extended by at most its width to each side, to show most of the other scores.
+        The range is extended by at most its width to each side, to show most of the further scores.
         """
         scores = scores[np.isfinite(scores)]
         log = _is_skewed(scores, thresholds)
@@ -48,8 +46,9 @@ class Histogram:
         values = forward(scores)
         low, high = _range(values, forward(thresholds).tolist())
         ends, width = [low, high], high - low
-        for other in others:
-            usable = other[np.isfinite(other) & (other > (0.0 if log else -np.inf))]
+        for values_of_set in further:
+            usable = values_of_set[np.isfinite(values_of_set)]
+            usable = usable[usable > 0] if log else usable
             if len(usable):
                 first, last = np.quantile(forward(usable), _MOST)
                 ends += [first - _MARGIN * width, last + _MARGIN * width]
@@ -133,11 +132,11 @@ class HistogramChart(Chart):
         self.histogram = histogram
         self.shares = histogram.counts / (histogram.counts.sum() or 1.0)
         many = batch is not None and len(batch.scores) > FEW
-        others = histogram.shares(batch.scores) if batch is not None and many else np.zeros(1)
+        outline = histogram.shares(batch.scores) if batch is not None and many else np.zeros(1)
         scale = histogram.scale
         super().__init__(
             scale,
-            Scale(0.0, 1.15 * max(float(self.shares.max()), float(others.max()))),
+            Scale(0.0, 1.15 * max(float(self.shares.max()), float(outline.max()))),
             name=name,
             width=width,
             height=height,
@@ -150,7 +149,7 @@ class HistogramChart(Chart):
             text = f"threshold {short(value)}" if len(thresholds) == 1 else ""
             self.rule(x=self._within(value), text=text)
         if many:
-            self.line(*histogram.steps(others), "plain")
+            self.line(*histogram.steps(outline), "plain")
         elif batch is not None:
             for score, is_out in zip(batch.scores.tolist(), batch.flagged.tolist(), strict=True):
                 x, top = self._within(score), 0.3 * self.y.high
@@ -174,42 +173,63 @@ class HistogramChart(Chart):
             return
         # The steps are cut at the threshold into the parts below and above it.
         edge = self._within(thresholds[0])
-        at = np.searchsorted(self.histogram.edges, edge, "right") - 1
-        there = self.shares[np.clip(at, 0, len(self.shares) - 1)]
+        number = np.searchsorted(self.histogram.edges, edge, "right") - 1
+        height = self.shares[np.clip(number, 0, len(self.shares) - 1)]
         below, above = x < edge, x > edge
-        self.area([*x[below], edge], [*y[below], there], "out")
-        self.area([edge, *x[above]], [there, *y[above]], "in")
+        self.area([*x[below], edge], [*y[below], height], "out")
+        self.area([edge, *x[above]], [height, *y[above]], "in")
 
     def marker(self, x: float, css: str, text: str) -> None:
         """Draw a line with a tip at one x; beyond the edges, the tip points outwards."""
         beyond = "left" if x < self.x.low else "right" if x > self.x.high else ""
-        at = min(max(float(self.x.place(x, self.width)), 0.0), float(self.width))
+        across = min(max(float(self.x.place(x, self.width)), 0.0), float(self.width))
         turn = {"left": 90, "right": -90}.get(beyond, 0)
         tip = self.height / 2 if beyond else self.height
         self.notes.append(
             f'<g class="marker {css}" data-mark="score" data-beyond="{beyond}">'
-            f'<path d="M{at:.1f} 0V{self.height}"/><path class="tip" d="M-6 -9H6L0 0Z" '
-            f'transform="translate({at:.1f} {tip:.1f}) rotate({turn})"/></g>'
+            f'<path d="M{across:.1f} 0V{self.height}"/><path class="tip" d="M-6 -9H6L0 0Z" '
+            f'transform="translate({across:.1f} {tip:.1f}) rotate({turn})"/></g>'
         )
-        side = "start" if at < 0.2 * self.width else "end" if at > 0.8 * self.width else "middle"
+        share = across / self.width
+        side = "start" if share < 0.2 else "end" if share > 0.8 else "middle"
         arrow = {"left": f"◀ {text}", "right": f"{text} ▶"}
-        self._note(at, -4, arrow.get(beyond, text), side)
+        self._note(across, -4, arrow.get(beyond, text), side)
 
 
 def score_chart(scores: Values, thresholds: Sequence[float], batch: Batch | None = None) -> Markup:
     """Draw calibration scores and their thresholds, and the scores of a batch on them."""
-    others = [] if batch is None else [batch.scores]
-    alone = "score: calibration, cut at the threshold" if len(thresholds) == 1 else "score"
+    x_label = "score: calibration, cut at the threshold" if len(thresholds) == 1 else "score"
+    further = []
+    if batch is not None:
+        x_label = "score: calibration (filled), these samples (lines)"
+        further = [batch.scores]
     return HistogramChart(
-        Histogram.of(scores, thresholds, others),
+        Histogram.of(scores, thresholds, further),
         thresholds,
         name="Histogram of the calibration scores, with the threshold",
         batch=batch,
-        x_label=alone if batch is None else "score: calibration (filled), these samples (lines)",
+        x_label=x_label,
     ).draw()
 
 
 # --- curves ---
+
+WHOLE = Scale(0.0, 1.0, write=percent)
+
+
+def roc_axes(
+    name: str,
+    tpr: float,
+    *,
+    height: int,
+    x_label: str = "OOD let through, %",
+    x: Scale = WHOLE,
+    y: Scale = WHOLE,
+) -> Chart:
+    """Return the axes of ROC curves, with ID as the positive class and a line at a TPR."""
+    chart = Chart(x, y, name=name, height=height, x_label=x_label, y_label="ID kept, %")
+    chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
+    return chart
 
 
 def roc(id_scores: Values, ood_scores: Values, n_points: int = 160) -> tuple[Values, Values]:
@@ -228,49 +248,3 @@ def share_kept(ordered: Values, thresholds: Values) -> Values:
     """Return the share of ascending scores at or above each threshold."""
     below: Values = np.searchsorted(ordered, thresholds, side="left") / len(ordered)
     return 1.0 - below
-
-
-def visible_range(*sets: Values) -> tuple[float, float] | None:
-    """Return the ends of an axis that shows nearly all of each set; None without finite scores."""
-    ends = []
-    for values in sets:
-        finite = values[np.isfinite(values)]
-        if len(finite):
-            ends.append(np.quantile(finite, _NEARLY_ALL))
-    if not ends:
-        return None
-    low, high = float(np.min(ends)), float(np.max(ends))
-    if not math.isfinite(high - low):  # scores near the largest float
-        return None
-    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):
-        margin = abs(low) / 10 or 1.0
-    else:
-        margin = 0.02 * (high - low)
-    return low - margin, high + margin
-
-
-def density(values: Values, low: float, high: float, n_points: int = 128) -> tuple[Values, Values]:
-    """Return a smoothed histogram within [low, high], scaled as a density of all finite values."""
-    finite = values[np.isfinite(values)]
-    grid = np.linspace(low, high, n_points)
-    # Values just outside are counted too, so that the curve does not fall at the edge.
-    margin = (high - low) / 4
-    near = finite[(finite >= low - margin) & (finite <= high + margin)]
-    if not len(near):
-        return grid, np.zeros(n_points)
-    from scipy.ndimage import gaussian_filter1d
-
-    counts, edges = np.histogram(near, bins=600, range=(low - margin, high + margin))
-    step = float(edges[1] - edges[0])
-    # The smoothing is at least as wide as one step of the grid.
-    width = max(_bandwidth(near), float(grid[1] - grid[0])) / step
-    smooth = gaussian_filter1d(counts / (len(finite) * step), width, mode="constant")
-    heights: Values = np.interp(grid, (edges[:-1] + edges[1:]) / 2, smooth)
-    return grid, heights
-
-
-def _bandwidth(values: Values) -> float:
-    """Return the bandwidth of Silverman's rule, with a spread that is robust to outliers."""
-    low, high = np.quantile(values, [0.25, 0.75])
-    spread = min(float(np.std(values)), float(high - low) / 1.34) or float(np.std(values))
-    return float(0.9 * spread * len(values) ** -0.2)

@@ -10,10 +10,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import Any, ClassVar
+
+import numpy as np
 
 from nescio._charts.style import cut, sheet
 from nescio._charts.svg import Markup
-from nescio._io.results import Tabular
+from nescio._io.files import to_values
+from nescio.errors import InputError, require
 
 MOST_ROWS = 8
 _LONGEST_CELL = 40  # characters
@@ -97,8 +101,46 @@ class View:
         return f"and {more:,} more" if more > 0 else ""
 
 
-class Result(Tabular):
+class Result:
     """A result: a subclass writes `columns` and `_view`, and the rest follows."""
+
+    index_column: ClassVar[str | None] = None
+    """The column that names the rows, which becomes the index of a pandas frame."""
+
+    def columns(self) -> dict[str, Any]:
+        """Return the table: columns of equal length, arrays or lists, by name."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return the columns of the table by name, as lists of plain Python values."""
+        return {
+            name: column if isinstance(column, list) else to_values(column)
+            for name, column in self.columns().items()
+        }
+
+    def to_pandas(self) -> Any:
+        """Return the table as a pandas frame; the names of the rows, if any, are its index.
+
+        If the rows came from a pandas frame or column, it is their index, so that
+        `frame.join(result.to_pandas())` puts each row where it belongs.
+        """
+        columns, own = self.columns(), getattr(self, "index", None)
+        # Without ids, a column of this name is something else, such as a label.
+        is_named = self.index_column in columns and getattr(self, "ids", ()) is not None
+        frame = require("pandas", None).DataFrame(columns)
+        if is_named:
+            frame = frame.set_index(self.index_column)
+        return frame if own is None else frame.set_axis(own)
+
+    def to_polars(self) -> Any:
+        """Return the table as a polars frame; tuples and objects become lists."""
+        columns = {
+            name: [list(cell) if isinstance(cell, tuple) else cell for cell in column]
+            if isinstance(column, list) or np.asarray(column).dtype.kind == "O"
+            else np.asarray(column)
+            for name, column in self.columns().items()
+        }
+        return require("polars", None).DataFrame(columns)
 
     def _view(self) -> View:
         raise NotImplementedError
@@ -108,6 +150,31 @@ class Result(Tabular):
 
     def _repr_html_(self) -> str:
         return result_card(self._view())
+
+
+def by_name(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the columns of records that all have the same names."""
+    return {name: [record[name] for record in records] for name in records[0]} if records else {}
+
+
+def label_columns(names: Sequence[str] | None, values: Any) -> dict[str, Any]:
+    """Return the columns of an array of shape (n_samples, n_labels), by the names of the labels."""
+    names = names or [f"label {number}" for number in range(values.shape[1])]
+    return dict(zip(names, values.T, strict=True))
+
+
+def joined(*groups: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of several groups; raise if two have the same name."""
+    columns: dict[str, Any] = {}
+    for group in groups:
+        both = next((name for name in group if name in columns), None)
+        if both is not None:
+            raise InputError(
+                f"the table would have two columns named {both!r}. Rename the label or the kept "
+                "column of this name."
+            )
+        columns |= group
+    return columns
 
 
 def first_rows(n_rows: int) -> range:
@@ -120,13 +187,13 @@ def result_text(view: View) -> str:
     titles, rows = list(view.table), view.rows()
     n_heads = max((title.count("\n") + 1 for title in titles), default=0)
     columns = []
-    for at, title in enumerate(titles):
-        cells = [cut(row[at], _LONGEST_CELL) for row in rows]
+    for number, title in enumerate(titles):
+        cells = [cut(row[number], _LONGEST_CELL) for row in rows]
         *groups, own = title.split("\n")
         head = [*(group[:_LONGEST_GROUP] for group in groups), own]
         lines = [""] * (n_heads - len(head)) + head + cells
-        width, right = max(map(len, lines)), is_number(at, cells)
-        if at == 0 or any(cells):  # a column of drawings has no text
+        width, right = max(map(len, lines)), is_number(number, cells)
+        if number == 0 or any(cells):  # a column of drawings has no text
             columns.append([line.rjust(width) if right else line.ljust(width) for line in lines])
     table = ["  ".join(line) for line in zip(*columns, strict=True)]
     lines = [cut(view.title, _LONGEST_TITLE), cut(view.text, _LONGEST_LINE), *table, view.hidden()]
@@ -171,19 +238,20 @@ def table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], *, chosen: int | None = None
 ) -> Markup:
     """Return an HTML table with numbers on the right; the row of the number `chosen` stands out."""
-    right = [is_number(at, [row[at] for row in rows]) for at in range(len(titles))]
-
-    number = ' class="number"'
+    columns = range(len(titles))
+    numbers = [is_number(column, [row[column] for row in rows]) for column in columns]
+    classes = [' class="number"' if number else "" for number in numbers]
 
     def line(cells: Sequence[str], tag: str, css: str = "") -> str:
         drawn = (
-            f"<{tag}{number if is_right else ''}>{_html(cell)}</{tag}>"
-            for cell, is_right in zip(cells, right, strict=True)
+            f"<{tag}{css_class}>{_html(cell)}</{tag}>"
+            for cell, css_class in zip(cells, classes, strict=True)
         )
         return f"<tr{css}>{''.join(drawn)}</tr>"
 
     body = (
-        line(row, "td", ' class="chosen"' if at == chosen else "") for at, row in enumerate(rows)
+        line(row, "td", ' class="chosen"' if number == chosen else "")
+        for number, row in enumerate(rows)
     )
     return Markup(f"<table>{line(titles, 'th')}{''.join(body)}</table>")
 

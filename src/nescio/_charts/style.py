@@ -33,18 +33,18 @@ def palette(*, dark: bool = False) -> dict[str, str]:
     ('#1f6fb5', '#6db6f7')
     """
     text = sheet("palette.css")
-    found = {name: at_night if dark else at_day for name, at_day, at_night in _COLOUR.findall(text)}
-    return found | {name: found[other] for name, other in _ALIAS.findall(text)}
+    colours = {name: night if dark else day for name, day, night in _COLOUR.findall(text)}
+    return colours | {alias: colours[name] for alias, name in _ALIAS.findall(text)}
 
 
-def curve_style(at: int, name: str) -> str:
+def curve_style(number: int, name: str) -> str:
     """Return the CSS classes of the curve of a detector: a hue, and a dash once all are used."""
-    return "joint" if name == JOINT else f"c{at % HUES} d{at // HUES % _DASHES}"
+    return "joint" if name == JOINT else f"c{number % HUES} d{number // HUES % _DASHES}"
 
 
-def set_style(at: int) -> str:
+def set_style(number: int) -> str:
     """Return the CSS class of an OOD set, which is the same in every figure."""
-    return f"ood{at % _SETS}"
+    return f"ood{number % _SETS}"
 
 
 def cut(text: object, longest: int) -> str:

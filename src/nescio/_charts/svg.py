@@ -99,7 +99,8 @@ class Scale:
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [(at * step, self.write(at * step)) for at in range(first, last + 1)]
+        values = [number * step for number in range(first, last + 1)]
+        return [(value, self.write(value)) for value in values]
 
     def _log_ticks(self, about: int) -> list[Tick]:
         first = math.ceil(math.log10(self.low) - 1e-9)
@@ -116,7 +117,7 @@ def _path(x: Values, y: Values) -> str:
     return "M" + " ".join(f"{a:g} {b:g}" for a, b in points[fresh].tolist())
 
 
-def _at(value: Any) -> str:
+def _px(value: Any) -> str:
     return f"{round(float(value), 1) + 0.0:g}"
 
 
@@ -188,7 +189,7 @@ class Chart:
         """Draw a point."""
         across, down = self._points(x, y)
         self.marks.append(
-            f'<circle class="dot {css}" cx="{_at(across)}" cy="{_at(down)}" r="{radius}">'
+            f'<circle class="dot {css}" cx="{_px(across)}" cy="{_px(down)}" r="{radius}">'
             f"{_title(tip)}</circle>"
         )
 
@@ -196,29 +197,29 @@ class Chart:
         """Draw a bar from the bottom up to `y`; `x` (left edge) and `width` are in pixels."""
         down = self.height - float(self.y.place(y, self.height))
         self.marks.append(
-            f'<rect class="bar {css}" x="{_at(x)}" y="{_at(down)}" width="{_at(width)}" '
-            f'height="{_at(self.height - down)}">{_title(tip)}</rect>'
+            f'<rect class="bar {css}" x="{_px(x)}" y="{_px(down)}" width="{_px(width)}" '
+            f'height="{_px(self.height - down)}">{_title(tip)}</rect>'
         )
 
     def rule(self, *, x: float | None = None, y: float | None = None, text: str = "") -> None:
         """Draw a dashed line at one x or one y, with a text beside it."""
         if x is not None:
-            at = float(self.x.place(x, self.width))
-            self.marks.append(f'<path class="rule" d="M{_at(at)} 0V{_at(self.height)}"/>')
+            across = float(self.x.place(x, self.width))
+            self.marks.append(f'<path class="rule" d="M{_px(across)} 0V{self.height}"/>')
             needed = _CHARACTER * len(text) + 5
-            is_right = at > 0.66 * self.width or (at > needed > self.width - at)
+            is_right = across > 0.66 * self.width or (across > needed > self.width - across)
             side, shift = ("end", -5) if is_right else ("start", 5)
-            self._note(at + shift, 11, text, side)
+            self._note(across + shift, 11, text, side)
         if y is not None:
-            at = self.height - float(self.y.place(y, self.height))
-            self.marks.append(f'<path class="rule" d="M0 {_at(at)}H{_at(self.width)}"/>')
-            below = at + 13 < self.height
-            self._note(self.width - 4, at + 13 if below else at - 5, text, "end")
+            down = self.height - float(self.y.place(y, self.height))
+            self.marks.append(f'<path class="rule" d="M0 {_px(down)}H{self.width}"/>')
+            below = down + 13 < self.height
+            self._note(self.width - 4, down + 13 if below else down - 5, text, "end")
 
     def _note(self, x: float, y: float, text: str, anchor: str) -> None:
         if text:
             self.notes.append(
-                f'<text class="note" x="{_at(x)}" y="{_at(y)}" text-anchor="{anchor}">'
+                f'<text class="note" x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}">'
                 f"{escape(text)}</text>"
             )
 
@@ -237,29 +238,27 @@ class Chart:
     def _axes(self) -> str:
         grid, parts = [], []
         for value, text in self.y_ticks:
-            at = _at(self.height - float(self.y.place(value, self.height)))
-            grid.append(f"M0 {at}H{self.width}")
-            parts.append(
-                f'<text x="-6" y="{at}" dy=".32em" text-anchor="end">{escape(text)}</text>'
-            )
+            y = _px(self.height - float(self.y.place(value, self.height)))
+            grid.append(f"M0 {y}H{self.width}")
+            parts.append(f'<text x="-6" y="{y}" dy=".32em" text-anchor="end">{escape(text)}</text>')
         for value, text in self.x_ticks:
-            at = _at(self.x.place(value, self.width))
-            grid.append(f"M{at} 0V{self.height}")
+            x = _px(self.x.place(value, self.width))
+            grid.append(f"M{x} 0V{self.height}")
             for line, words in enumerate(text.split("\n")):
                 down = self.height + 15 + 14 * line
-                parts.append(f'<text class="mid" x="{at}" y="{down}">{escape(words)}</text>')
+                parts.append(f'<text class="mid" x="{x}" y="{down}">{escape(words)}</text>')
         parts.insert(0, f'<path class="grid" d="{"".join(grid)}"/>')
         parts.append(f'<path class="axis" d="M0 {self.height}H{self.width}"/>')
         x_label, y_label = self.labels
         if x_label:
             below = self.height + 20 + 14 * self.tick_lines
             parts.append(
-                f'<text class="mid" x="{_at(self.width / 2)}" y="{below}">{escape(x_label)}</text>'
+                f'<text class="mid" x="{_px(self.width / 2)}" y="{below}">{escape(x_label)}</text>'
             )
         if y_label:
             parts.append(
-                f'<text class="mid" transform="translate({_at(8 - self.left)} '
-                f'{_at(self.height / 2)}) rotate(-90)" dy=".5em">'
+                f'<text class="mid" transform="translate({_px(8 - self.left)} '
+                f'{_px(self.height / 2)}) rotate(-90)" dy=".5em">'
                 f"{escape(y_label)}</text>"
             )
         return "".join(parts)
@@ -291,7 +290,7 @@ class BarRows:
         """Return the picture; `name` is the text for screen readers."""
         most = max(max(row.value, row.mark or 0.0) for row in rows)
         scale = self.longest / most if most > 1e-30 else 0.0
-        drawn = "".join(self._draw_row(row, self.row * at, scale) for at, row in enumerate(rows))
+        drawn = "".join(self._draw_row(row, self.row * n, scale) for n, row in enumerate(rows))
         return Markup(
             f'<svg class="{css}" role="img" viewBox="0 0 {self.width} {self.row * len(rows)}" '
             f'aria-label="{escape(name)}">{drawn}</svg>'

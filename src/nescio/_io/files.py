@@ -1,4 +1,4 @@
-"""Files: checks of paths, atomic writing, the files of an input, and locks between processes.
+"""Files: checks of paths, atomic writing, tables to write, the files of an input, and locks.
 
 A file is written completely or not at all, and replaces an existing file only with `force`. An
 input is a file, a pattern, a folder, or a remote address (through fsspec).
@@ -6,30 +6,37 @@ input is a file, a pattern, a folder, or a remote address (through fsspec).
 
 from __future__ import annotations
 
+import csv
 import errno
-import glob
+import json
+import math
 import os
 import re
 import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, Self
 
-from nescio.errors import FileError, MissingDependencyError, require
+import numpy as np
+
+from nescio._validation import Array
+from nescio.errors import FileError, MissingDependencyError, ParameterError, require
 
 MANY = (".parquet", ".arrow", ".feather")
 """The endings of files of which several can be one input."""
 
-_REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://|[a-z][a-z0-9+.-]+::", re.IGNORECASE)
+_WRITABLE = (".parquet", ".csv", ".jsonl")
+_REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:[/:]", re.IGNORECASE)  # a Path has one slash of two
 _PATTERN = re.compile(r"[*?[]")
 _TEMPORARY = re.compile(r"\.nescio-[0-9a-f]{16}")
 _LEFT_OVER_SECONDS = 24 * 3600
 _POLL_SECONDS = 0.2
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula begins in a spreadsheet
 _HELD = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # by another process
 
 
@@ -273,7 +280,187 @@ def same_file(a: str | Path, b: str | Path) -> bool:
     try:
         return os.path.samefile(a, b)
     except OSError:  # one of them does not exist or cannot be accessed
-        return str(a) == str(b) and (_REMOTE.match(str(a)) is not None or glob.has_magic(str(a)))
+        text = str(a)
+        return text == str(b) and bool(_REMOTE.match(text) or _PATTERN.search(text))
+
+
+# --- tables to write ------------------------------------------------------------------------------
+
+
+def check_table_target(path: str | Path, *, force: bool) -> Path:
+    """Return the path of a table to write; raise if it cannot be written.
+
+    Call this before a long computation, so that it does not fail at the end.
+    """
+    if _REMOTE.match(str(path)):
+        raise ParameterError(
+            f"cannot write {path}: the output must be a local file. Copy it when it is complete."
+        )
+    suffix = Path(path).suffix.lower()
+    if suffix not in _WRITABLE:
+        raise ParameterError(f"cannot write {path}: the name must end in .parquet, .csv or .jsonl.")
+    if suffix == ".parquet":
+        require("pyarrow", "files")
+    return check_target(path, force=force)
+
+
+def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = False) -> None:
+    """Write columns of equal length as .parquet, .csv or .jsonl, depending on the file's suffix."""
+    with TableWriter(path, force=force) as writer:
+        writer.write(columns)
+
+
+class TableWriter:
+    """Writes a table in blocks of rows, atomically: the file is there once all are written.
+
+    Columns are arrays of NumPy or of pyarrow. All blocks must have the same columns and types.
+    """
+
+    def __init__(self, path: str | Path, *, force: bool = False) -> None:
+        check_table_target(path, force=force)
+        self._suffix = Path(path).suffix.lower()
+        self._replacing = replacing(path, force=force)
+        self._parquet: Any = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._temporary = self._open.enter_context(self._replacing)
+        if self._suffix != ".parquet":
+            stream = self._temporary.open("w", newline="", encoding="utf-8")
+            self._stream = self._open.enter_context(stream)
+            self._csv = csv.writer(self._stream)
+        self._n_blocks = 0
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
+
+    def write(self, columns: Mapping[str, Any]) -> None:
+        """Append rows."""
+        if self._suffix == ".parquet":
+            table = require("pyarrow", "files").table(dict(columns))
+            if not self._n_blocks:
+                self._parquet = self._open.enter_context(
+                    require("pyarrow.parquet", "files").ParquetWriter(
+                        self._temporary, table.schema, use_dictionary=_repeated(table.schema)
+                    )
+                )
+            self._parquet.write_table(table)
+        else:
+            rows = zip(*map(to_values, columns.values()), strict=True)
+            if self._suffix == ".csv":
+                if not self._n_blocks:
+                    self._csv.writerow(map(no_formula, columns))
+                self._csv.writerows(map(_cell, row) for row in rows)
+            else:
+                for row in rows:
+                    self._stream.write(to_json(dict(zip(columns, row, strict=True))) + "\n")
+        self._n_blocks += 1
+
+
+def _repeated(schema: Any) -> list[str]:
+    """Return the columns to write with a dictionary: p-values, and all but numbers like scores.
+
+    A dictionary of numbers that hardly repeat takes more time and room than the numbers.
+    """
+    is_floating = require("pyarrow.types", "files").is_floating
+    return [f.name for f in schema if f.name == "p_value" or not is_floating(f.type)]
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell of a CSV file; lists become JSON."""
+    return to_json(value) if isinstance(value, list | dict) else no_formula(value)
+
+
+def no_formula(cell: Any) -> Any:
+    """Return a cell of a CSV file; text that a spreadsheet would run as a formula gets a quote.
+
+    Examples
+    --------
+    >>> no_formula("=1+1"), no_formula("-1.5"), no_formula("a=b")
+    ("'=1+1", '-1.5', 'a=b')
+    """
+    if not isinstance(cell, str) or not cell.startswith(_FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def without_quote(cell: str) -> str:
+    """Return the text that `no_formula` was given."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
+
+
+def to_json(value: Any) -> str:
+    """Return strict JSON; infinity and NaN, which JSON does not support, become null."""
+    return json.dumps(_finite(value), ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# --- columns as plain values ----------------------------------------------------------------------
+
+
+def to_values(column: Any) -> list[Any]:
+    """Return a column as values that CSV and JSON can hold; times become text."""
+    array = to_array(column) if hasattr(column, "to_pylist") else np.asarray(column)
+    if array.dtype.kind in "mM":
+        return [None if np.isnat(value) else str(value) for value in array]
+    return list(array.tolist())
+
+
+def as_ids(column: Any) -> list[str]:
+    """Return the values of a column of pyarrow or NumPy as text; missing ones are empty."""
+    texts = []
+    for value in to_values(column):
+        if isinstance(value, float) and value % 1 == 0:  # whole numbers with some missing
+            value = int(value)
+        missing = isinstance(value, float) and math.isnan(value)
+        missing = missing or type(value).__name__ in ("NoneType", "NAType", "NaTType")
+        texts.append("" if missing else str(value))
+    return texts
+
+
+def to_array(column: Any) -> Array:
+    """Return a column as an array, without rounding; what NumPy has no type for becomes objects.
+
+    Decimal numbers, times of day, times with a zone and bytes become text, and lists and structs
+    become lists and dicts.
+    """
+    types = require("pyarrow.types", "files")
+    kind = column.type
+    if types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if types.is_timestamp(kind) and kind.tz is not None:  # NumPy has no time zones
+        column = column.cast("string")
+    exact = (types.is_decimal, types.is_time, types.is_binary, types.is_large_binary)
+    if types.is_integer(kind) and column.null_count:
+        return np.array(column.to_pylist(), dtype=object)
+    if not types.is_nested(kind) and not any(is_kind(kind) for is_kind in exact):
+        return np.asarray(column)
+    values = np.empty(len(column), dtype=object)  # np.array would make a matrix of lists
+    values[:] = [_plain(value) for value in column.to_pylist()]
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 # --- locks ------------------------------------------------------------------------------------

@@ -1,16 +1,20 @@
-"""What all commands share: their options, and what they print."""
+"""The application, and what its commands share: options, and what they print."""
 
 from __future__ import annotations
 
 import csv
 import inspect
+import io
 import os
+import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
@@ -22,15 +26,14 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from nescio._io.columns import Columns
-from nescio._io.files import existing_file, same_file
-from nescio._io.results import to_json
+from nescio._io.files import existing_file, same_file, to_json
+from nescio._io.tables import Columns
+from nescio._version import __version__
 from nescio.calibration import CUSTOM
-from nescio.errors import InputError, ParameterError
+from nescio.errors import InputError, NescioError, ParameterError
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
-    from nescio.lab.benchmark import tables
 
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
@@ -39,6 +42,146 @@ _NAMED_LABELS = 12  # that are printed
 
 Advance = Callable[[int], object]
 Watch = Callable[[str, int], AbstractContextManager[Advance]]
+
+# --- the application ------------------------------------------------------------------------------
+
+_INTERRUPTED = 130  # as the shell reports a process that Ctrl-C ended
+
+# Parameters in the messages of the library, and the options that set them.
+_OPTIONS = {
+    "force=True": "--force",
+    "from_probs=True": "--from-probs",
+    "from_probs=False": "--from-logits",
+    "skip_bad=True": "--skip-bad",
+    "resume=True": "--resume",
+    "nonfinite='out'": "--nonfinite out",
+    "n_folds=2": "--folds 2",
+    "refit='none'": "--refit none",
+}
+_PARAMETER = re.compile("|".join(map(re.escape, _OPTIONS)))
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    name="nescio",
+    help="Which inputs should a multi-label classifier not be trusted on?\n\n"
+    "Calibrate a detector on held-out logits (calibrate), then get a verdict on new ones (score). "
+    "Files may be .safetensors, .npy, .npz, .csv, .tsv, .jsonl, .parquet or .arrow. To get logits "
+    "from images, use train, tune and extract.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings=_HELP,
+)
+_data = typer.Typer(
+    help="Image data sets: list the kinds, check the data of a benchmark.",
+    no_args_is_help=True,
+    context_settings=_HELP,
+)
+
+
+def add_commands(panel: str, commands: Mapping[str, Callable[..., None]]) -> None:
+    """Add commands by name, in one panel of the help; "data NAME" is a command of a group."""
+    for name, command in commands.items():
+        group, _, subcommand = name.partition(" ")
+        if not subcommand:
+            app.command(name, rich_help_panel=panel)(for_typer(command))
+            continue
+        if not _data.registered_commands:
+            app.add_typer(_data, name=group, rich_help_panel=panel)
+        _data.command(subcommand)(for_typer(command))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nescio {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root_options(
+    version: Annotated[
+        bool,
+        Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+    use: Annotated[
+        list[str] | None,
+        Option(
+            metavar="PACKAGE.MODULE:CLASS",
+            help="Your own detector, for commands that read a file which holds one. May be "
+            "repeated.",
+        ),
+    ] = None,
+) -> None:
+    """Options of nescio itself."""
+    for name in use or ():
+        from nescio.detectors.registry import detector_class
+
+        if ":" not in name:
+            raise ParameterError(f"--use must be package.module:Class, got {name!r}.")
+        detector_class(name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A character that the terminal cannot show must not end the command.
+            stream.reconfigure(errors="replace")
+    if arguments is None:
+        arguments = sys.argv[1:]
+    with warnings.catch_warnings():
+        # Invalid metadata is common in photographs from the web and does no harm.
+        warnings.filterwarnings("ignore", module="PIL")
+        warnings.showwarning = lambda message, *_, **__: typer.echo(
+            f"warning: {_with_options(message)}", err=True
+        )
+        try:
+            _commands()(args=arguments, prog_name="nescio")
+        except (NescioError, OSError) as error:
+            typer.echo(f"error: {_with_options(error)}", err=True)
+            return 1
+        except SystemExit as stop:
+            if stop.code == _INTERRUPTED:  # typer has caught the KeyboardInterrupt
+                typer.echo("interrupted", err=True)
+            elif stop.code == 2 and (hint := _unquoted_pattern(arguments)):
+                typer.echo(hint, err=True)
+            return stop.code if isinstance(stop.code, int) else 1
+    return 0
+
+
+@cache
+def _commands() -> Callable[..., Any]:
+    """Return all commands. Making them takes longer than many a command, so it is done once."""
+    commands = typer.main.get_command(app)
+    _hide_type_of_flags(commands)
+    return commands
+
+
+def _hide_type_of_flags(command: Any) -> None:
+    """Let the help show a flag without a type: it takes no value."""
+    context = command.context_class(command, **_HELP)
+    for parameter in command.get_params(context):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for subcommand in getattr(command, "commands", {}).values():
+        _hide_type_of_flags(subcommand)
+
+
+def _unquoted_pattern(arguments: Sequence[str]) -> str | None:
+    """Return what to do if the shell has replaced a pattern by the files that match it."""
+    for first, second in pairwise(map(Path, arguments)):
+        alike = (first.parent, first.suffix) == (second.parent, second.suffix)
+        if alike and first.suffix and first.is_file() and second.is_file():
+            pattern = first.parent / f"*{first.suffix}"
+            return f"Put a pattern of several files in quotes: '{pattern}'."
+    return None
+
+
+def _with_options(message: object) -> str:
+    """Return a message of the library with options instead of Python's parameters."""
+    text = _PARAMETER.sub(lambda match: _OPTIONS[match.group()], str(message))
+    return plain_text(text)  # names in files may hold control characters
+
 
 # --- options ------------------------------------------------------------------------------------
 
@@ -58,13 +201,6 @@ FromProbs = Annotated[
 ]
 Force = Annotated[bool, "Replace an existing output file."]
 AsJson = Annotated[bool, Option("--json", help="Print JSON for a machine to read.")]
-Train = Annotated[str | None, "Training outputs, for the detectors that learn."]
-HeldOut = Annotated[
-    str | None,
-    "Held-out in-distribution outputs, for the detectors that learn from such data (combined). "
-    "Neither training nor test data.",
-]
-Tpr = Annotated[float, "The share of in-distribution samples to keep. The FPR is at this TPR."]
 
 
 def detectors_option(text: str) -> Any:
@@ -174,7 +310,8 @@ def for_typer(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with the signature that typer reads options from.
 
     A parameter whose type is a group is replaced by its fields, after the options of the command. A
-    text in `Annotated` is the help of an option, which is a flag if its type is bool.
+    text in `Annotated` is the help of an option, which is a flag if its type is bool. Of the
+    docstring, each paragraph becomes one line: the terminal wraps it.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -190,6 +327,7 @@ def for_typer(command: Callable[..., None]) -> Callable[..., None]:
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(**values)
 
+    run.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")
     run.__signature__ = inspect.Signature(list(map(_declared, parameters)))  # type: ignore[attr-defined]
     return run
 
@@ -200,6 +338,8 @@ def _declared(parameter: inspect.Parameter) -> inspect.Parameter:
     if isinstance(option, str):
         names = [f"--{parameter.name.replace('_', '-')}", *_SHORT.get(parameter.name, ())]
         option = Option(*names, help=option)
+    if value := re.search("int|float|str|Path", str(kind)):  # without the words list and range
+        option.metavar = option.metavar or f"<{value[0].lower()}>"
     option.readable = False  # the library says more about a file that it cannot read
     return parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=Annotated[kind, option])
 
@@ -212,17 +352,6 @@ def refuse_overwriting(output: Path | None, *inputs: str | Path | None) -> None:
     for path in inputs:
         if output is not None and path is not None and same_file(output, path):
             raise ParameterError(f"{output} is an input; write to another file.")
-
-
-def named_paths(option: str, texts: Sequence[str] | None, form: str) -> dict[str, Path]:
-    """Return the paths of an option that is given as NAME=PATH, by name."""
-    paths = {}
-    for text in texts or ():
-        name, _, path = text.partition("=")
-        if not (name and path):
-            raise ParameterError(f"{option} {text}: expected {form}.")
-        paths[name] = Path(path)
-    return paths
 
 
 def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:
@@ -327,33 +456,16 @@ def print_table(
     rows = list(rows)
     table = Table(title=title and plain_text(title), caption=caption)
     widest = max((len(row[0]) for row in rows), default=0)
-    for at, name in enumerate(titles):
+    for column, name in enumerate(titles):
         table.add_column(
             plain_text(name),
             justify="right" if name in numbers else "left",
-            no_wrap=at == 0 and widest <= _WIDEST_NAME,
+            no_wrap=column == 0 and widest <= _WIDEST_NAME,
             overflow="fold",
         )
     for row in rows:
         table.add_row(*(plain_text(cell) if isinstance(cell, str) else cell for cell in row))
     _terminal().print(table)
-
-
-def print_result_table(table: tables.Table) -> None:
-    """Print a table of a benchmark, with the best values in bold and the notes below."""
-
-    def text(cell: tables.TableCell) -> Text:
-        return Text(" / ").join(
-            Text(plain_text(part.text), "bold" if part.best else "") for part in cell
-        )
-
-    print_table(
-        [column.title for column in table.columns],
-        [[text(cell) for cell in row] for row in table.rows],
-        numbers=[column.title for column in table.columns if column.number],
-        title=table.title,
-    )
-    say(*table.notes)
 
 
 def _terminal() -> Console:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,13 +14,9 @@ from nescio.cli.console import (
     AsJson,
     DataOptions,
     Force,
-    HeldOut,
     Nonfinite,
-    Tpr,
-    Train,
     detector_names,
     detectors_option,
-    named_paths,
     print_json,
     print_table,
     progress_bar,
@@ -34,6 +31,14 @@ if TYPE_CHECKING:
 
 ID_DATA = Option("--id", help="In-distribution test outputs, not used in training.")
 OOD_DATA = Option("--ood", help="Out-of-distribution outputs. May be repeated.")
+
+Train = Annotated[str | None, "Training outputs, for the detectors that learn."]
+HeldOut = Annotated[
+    str | None,
+    "Held-out in-distribution outputs, for the detectors that learn from such data (combined). "
+    "Neither training nor test data.",
+]
+Tpr = Annotated[float, "The share of in-distribution samples to keep. The FPR is at this TPR."]
 
 _ALL = "all"
 _RECORDED = "recorded"
@@ -194,7 +199,7 @@ def choose(
     from nescio.lab.report import draw_choice
     from nescio.outputs.reading import read_outputs
 
-    corrupted = named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
+    corrupted = _named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     if same_file(train, held_out):
         raise ParameterError(f"{train} is given as --train and as --held-out.")
     if report is not None:
@@ -239,6 +244,17 @@ def _print_choice(choice: Choice) -> None:
     )
     say(choice.summary())
     say(*(f"left out {name}: {reason}" for name, reason in choice.skipped.items()))
+
+
+def _named_paths(option: str, texts: Sequence[str] | None, form: str) -> dict[str, Path]:
+    """Return the paths of an option that is given as NAME=PATH, by name."""
+    paths = {}
+    for text in texts or ():
+        name, _, path = text.partition("=")
+        if not (name and path):
+            raise ParameterError(f"{option} {text}: expected {form}.")
+        paths[name] = Path(path)
+    return paths
 
 
 # --- report ---------------------------------------------------------------------------------------
@@ -295,7 +311,7 @@ def report(
     check_target(output, force=force)
     refuse_overwriting(output, results, id_path, train, held_out, *(ood_paths or ()))
     given = [text for text in images or () if text != _RECORDED]
-    roots = named_paths("--images", given, "NAME=FOLDER")
+    roots = _named_paths("--images", given, "NAME=FOLDER")
     for name, folder in roots.items():
         if not folder.is_dir():
             raise ParameterError(f"--images {name}={folder}: the folder {folder} does not exist.")

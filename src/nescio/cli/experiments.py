@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 from typer import Argument, Option
 
 from nescio._validation import checked_choice
@@ -15,17 +16,19 @@ from nescio.cli.console import (
     AsJson,
     Force,
     detectors_option,
+    plain_text,
     print_json,
-    print_result_table,
     print_rows,
+    print_table,
     say,
     stages,
     working,
 )
-from nescio.cli.vision import RunOptions, SkipBad, require_vision
+from nescio.cli.vision import RunOptions, SkipBad
 from nescio.errors import ParameterError, require
 
 if TYPE_CHECKING:
+    from nescio.lab.benchmark.tables import Table, TableCell
     from nescio.lab.data import Finding
 
 _EXAMPLES = 3
@@ -101,7 +104,7 @@ def bench(
     spec = load_spec(name, protocol=protocol).with_data(data).only(sets or [], seeds or [])
     if skip_bad:
         spec = replace(spec, sets=tuple(replace(part, skip_bad=True) for part in spec.sets))
-    require_vision()
+    require("torchvision", "torch")
     from nescio.lab.benchmark.results import RESULTS
     from nescio.lab.benchmark.run import run_benchmark
     from nescio.lab.benchmark.tables import benchmark_tables
@@ -127,6 +130,23 @@ def bench(
         f"LaTeX and CSV to {done.folder / 'tables'}.\n"
         f"For figures, run: nescio report {done.folder} -o report.html"
     )
+
+
+def print_result_table(table: Table) -> None:
+    """Print a table of a benchmark, with the best values in bold and the notes below."""
+
+    def text(cell: TableCell) -> Text:
+        return Text(" / ").join(
+            Text(plain_text(part.text), "bold" if part.best else "") for part in cell
+        )
+
+    print_table(
+        [column.title for column in table.columns],
+        [[text(cell) for cell in row] for row in table.rows],
+        numbers=[column.title for column in table.columns if column.number],
+        title=table.title,
+    )
+    say(*table.notes)
 
 
 def tables(
@@ -201,7 +221,7 @@ def check_data(
     """Check data sets before a benchmark: label overlap, duplicate and damaged images, gaps."""
     from nescio.lab.data import check_protocol, load, without_damaged
 
-    require_vision(torch=False)
+    require("PIL", "torch")
     with working("reading the data sets"):
         id_splits = [load(address, skip_bad=skip_bad) for address in id_addresses]
         ood_splits = [load(address, skip_bad=skip_bad) for address in ood or ()]
@@ -257,7 +277,7 @@ def demo(
     with scikit-learn (no download). The data that it does not know are other digits, photographs
     and noise. On two cores, it takes about a minute.
     """
-    require_vision()
+    require("torchvision", "torch")
     require("jinja2", "report")
     from nescio.lab.demo import DETECTOR, REPORT, TEST, UNSEEN, run_demo
     from nescio.models.torch_models import choose_device

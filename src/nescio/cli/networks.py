@@ -40,19 +40,18 @@ from nescio.cli.vision import (
     is_onnx,
     read_label_names,
     readable,
-    require_vision,
 )
-from nescio.errors import FileError, ParameterError, ShapeError
-from nescio.lab.data.batches import CORRUPTIONS
+from nescio.errors import FileError, ParameterError, ShapeError, require
+from nescio.lab.data import CORRUPTIONS
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from nescio.lab.extraction.extract import Extraction
-    from nescio.lab.training.settings import TrainSettings
-    from nescio.lab.training.trainer import Epoch
+    from nescio.lab.extraction import Extraction
+    from nescio.lab.settings import TrainSettings
+    from nescio.lab.training import Epoch
 
 # --- train ----------------------------------------------------------------------------------------
 
@@ -91,9 +90,9 @@ def train(
 
     Several GPUs: torchrun --nproc-per-node 4 -m nescio train coco:/data/coco -o runs/coco
     """
-    require_vision()
-    from nescio.lab.training import TrainSettings, train as run_training
-    from nescio.lab.training.trainer import World
+    require("torchvision", "torch")
+    from nescio.lab.settings import TrainSettings
+    from nescio.lab.training import World, train as run_training
     from nescio.models.torch_models import choose_device
 
     if resume and force:
@@ -170,12 +169,11 @@ def tune(
 
     Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
     """
-    require_vision()
-    from nescio.lab.extraction import extract
-    from nescio.lab.extraction.perturb import AGGREGATES, TuneSettings
-    from nescio.lab.extraction.runtimes import Runtimes
+    require("torchvision", "torch")
+    from nescio.lab.extraction import Runtimes, extract
     from nescio.lab.networks.checkpoint import load_checkpoint
-    from nescio.lab.training import tune as run_tuning
+    from nescio.lab.perturbation import AGGREGATES, tune as run_tuning
+    from nescio.lab.settings import TuneSettings
     from nescio.models.torch_models import choose_device
 
     wanted = [
@@ -264,15 +262,14 @@ def extract(
     Example: nescio extract best.safetensors coco@test:/data/coco textures:/data/dtd -o outputs
     """
     from nescio.lab.data import load
-    from nescio.lab.extraction import extract as run_extraction
-    from nescio.lab.extraction.runtimes import Runtimes
+    from nescio.lab.extraction import Runtimes, extract as run_extraction
 
-    require_vision(torch=not is_onnx(model) or tuned is not None)
+    require("PIL" if is_onnx(model) and tuned is None else "torchvision", "torch")
     label_names = None if labels is None else read_label_names(labels)
     runner = options.open(model, run.device, module=module, label_names=label_names)
     tuning = None
     if tuned is not None:
-        from nescio.lab.extraction.perturb import Tuning
+        from nescio.lab.perturbation import Tuning
 
         tuning = Tuning.load(tuned)
     train_outputs = None if train is None else Outputs.load(train)
@@ -360,7 +357,7 @@ def convert(
     Example: nescio convert densenet121 --weights densenet.pth --head densenetclsfier.pth --labels
     coco:/data/coco -o coco.safetensors
     """
-    require_vision()
+    require("torchvision", "torch")
     from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_paper_checkpoint
     from nescio.lab.networks.network import HIDDEN_UNITS, build_network
 

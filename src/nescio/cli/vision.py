@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,14 +61,6 @@ class RunOptions:
     device: Device = "auto"
     batch_size: BatchSize = 16
     runtime: Runtime = "auto"
-
-
-def require_vision(*, torch: bool = True) -> None:
-    """Raise unless the packages for images, and for networks, are installed."""
-    for module in ("torch", "torchvision", "PIL") if torch else ("PIL",):
-        require(module, "torch")
-    # Invalid metadata is common in photographs from the web and does no harm.
-    warnings.filterwarnings("ignore", module="PIL")
 
 
 # --- models -----------------------------------------------------------------------------------
@@ -173,7 +164,7 @@ def _open_network(model: str, module: str | None) -> object:
         from nescio.lab.networks.network import load_own
 
         return load_own(model.removeprefix("module:"))
-    require_vision()
+    require("torchvision", "torch")
     from nescio.lab.networks.checkpoint import load_checkpoint
 
     return load_checkpoint(model, module=module)

@@ -101,11 +101,11 @@ class DetectorHead(nn.Module):
 
     def judge(self, logits: Tensor | None, *layers: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return score, p-value and verdict of each row, from what the detector needs."""
-        given = {"logits": logits, **dict(zip(self.layers, layers, strict=False))}
+        inputs = {"logits": logits, **dict(zip(self.layers, layers, strict=False))}
         for name in self.needs:
-            if given.get(name) is None:
+            if inputs.get(name) is None:
                 raise MissingInputError(f"the detector reads {name}, which were not given.")
-        arrays = {name: self._checked(name, given[name]) for name in self.n_columns}
+        arrays = {name: self._checked(name, inputs[name]) for name in self.n_columns}
         usable = torch.stack([self._usable(name, array) for name, array in arrays.items()]).all(0)
         clean: dict[str, Any] = {
             name: torch.where(usable[:, None], array, 0.0) for name, array in arrays.items()
@@ -153,7 +153,7 @@ class VerdictModule(nn.Module):
         thresholds = list(calibration.thresholds.values())
         sizes = [threshold.n_samples for threshold in thresholds]
         self.by_count = calibration.by == LABEL_COUNT
-        table, starts, self.n_steps = search_table([one.limits for one in thresholds])
+        table, starts, self.n_steps = search_table([part.limits for part in thresholds])
         self.register_buffer("table", table)
         self.register_buffer("starts", starts)
         self.register_buffer("sizes", torch.tensor(sizes))

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nescio._io.columns import MATRICES
 from nescio._io.files import check_target, replacing
+from nescio._io.tables import MATRICES
 from nescio._validation import Array
 from nescio._version import __version__
 from nescio.detectors import Detector, as_detector, load
@@ -277,8 +277,8 @@ def _check_tail(
             feed[name] = feed[name][:, :, None, None] * maps
     by_input = zip(model.graph.inputs, feed.values(), strict=True)
     session = session_of(to_bytes(model, {}))
-    found = run_graph(session, {value.name: rows for value, rows in by_input}, None)
-    check_parity(found, _expected(read, head, last_layer), detector, tolerance)
+    graph = run_graph(session, {value.name: rows for value, rows in by_input}, None)
+    check_parity(graph, _expected(read, head, last_layer), detector, tolerance)
 
 
 def _check_columns(head: DetectorHead, outputs: Outputs) -> None:
@@ -296,7 +296,7 @@ def _check_columns(head: DetectorHead, outputs: Outputs) -> None:
 def _metadata(plan: _Plan) -> dict[str, str]:
     """Return what the file says about itself."""
     detector, calibration = plan.detector, plan.detector.calibration_
-    first = next(iter(calibration.thresholds.values()))
+    first = calibration.first
     preprocessing = None if plan.runner is None else plan.runner.preprocessing
     tokenizer = None if plan.runner is None else plan.runner.tokenizer
     facts: dict[str, Any] = {

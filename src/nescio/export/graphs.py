@@ -82,8 +82,8 @@ def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifi
     text = runner.kind == "transformers" or runner.tokenizer is not None
     dynamic = [_dynamic(tensor, text=text) for tensor in inputs]
     with torch.no_grad():
-        given = module(*inputs)
-    if any(tensor.dtype == torch.bfloat16 for tensor in (*module.parameters(), *given)):
+        outputs = module(*inputs)
+    if any(tensor.dtype == torch.bfloat16 for tensor in (*module.parameters(), *outputs)):
         raise ExportError(
             "the model computes in bfloat16, which onnxruntime does not support on the CPU. Export "
             "a copy in float32: copy.deepcopy(model).float()."
@@ -103,7 +103,7 @@ def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifi
     return Classifier(
         model,
         {name: names[place] for name, place in places.items()},
-        {name: given[place] for name, place in places.items()},
+        {name: outputs[place] for name, place in places.items()},
         open_length=text and all("length" in map(str, value.shape) for value in model.graph.inputs),
     )
 
@@ -128,11 +128,11 @@ def _of_file(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifie
     taken = {name: tensors[place] for name, place in _places(takes, runner).items()}
     feed = samples.resized(runner.fixed_batch or _TRACED_ROWS).feed
     wanted = [tensor for tensor in dict.fromkeys(taken.values()) if tensor not in feed]
-    given = dict(zip(wanted, runner.session.run(wanted, feed), strict=True)) | feed
+    values = dict(zip(wanted, runner.session.run(wanted, feed), strict=True)) | feed
     return Classifier(
         _with_outputs(_loaded(runner.path), taken.values()),
         taken,
-        {name: torch.from_numpy(given[tensor]) for name, tensor in taken.items()},
+        {name: torch.from_numpy(values[tensor]) for name, tensor in taken.items()},
     )
 
 
@@ -180,9 +180,9 @@ class _GraphHead(nn.Module):
         return (*OUTPUTS, *(name for name in self.takes if name != "logits"))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        given = dict(zip(self.takes, inputs, strict=True))
-        logits = given.pop("logits", None)
-        layers = [pooled(layer, f"{name} have") for name, layer in given.items()]
+        arrays = dict(zip(self.takes, inputs, strict=True))
+        logits = arrays.pop("logits", None)
+        layers = [pooled(layer, f"{name} have") for name, layer in arrays.items()]
         if logits is None:
             return self.head.judge(None, *layers)
         outputs = self.head(logits, *layers)

@@ -7,7 +7,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +65,14 @@ class Samples:
 
     def resized(self, rows: int) -> Samples:
         """Return this many rows: the first ones, or all of them repeatedly."""
-        at = np.resize(np.arange(len(self)), rows)
-        return Samples({name: array[at] for name, array in self.feed.items()}, self.by_name)
+        chosen = np.resize(np.arange(len(self)), rows)
+        return Samples({name: array[chosen] for name, array in self.feed.items()}, self.by_name)
 
 
-def given_samples(runner: Runner, given: Any) -> Samples:
+def typed_samples(runner: Runner, samples: Any) -> Samples:
     """Return samples in the types that the model takes; the first batch of an iterable."""
     model: Any = runner
-    data = given if runner.takes(given) else next(runner.batches(given, _ROWS_AT_ONCE)).inputs
+    data = samples if runner.takes(samples) else next(runner.batches(samples, _ROWS_AT_ONCE)).inputs
     if n_rows(data) < 1:
         raise ShapeError("samples have no rows.")
     if runner.kind == "onnx":
@@ -107,8 +107,8 @@ def sample_inputs(runner: Runner, samples: Any, input_shape: Sequence[int] | Non
     model: Any = runner
     if samples is None:
         samples = _random_inputs(model, input_shape)
-    found = given_samples(runner, samples)
-    preprocessing, shapes = runner.preprocessing, [array.shape for array in found.feed.values()]
+    typed = typed_samples(runner, samples)
+    preprocessing, shapes = runner.preprocessing, [array.shape for array in typed.feed.values()]
     if preprocessing is not None:
         size = preprocessing.size
         takes = next(iter(model.input_shapes.values())) if runner.kind == "onnx" else shapes[0]
@@ -123,8 +123,8 @@ def sample_inputs(runner: Runner, samples: Any, input_shape: Sequence[int] | Non
                 "(--image-size, --mean, --std)."
             )
     fixed = runner.fixed_batch
-    rows = max(len(found), 2) if fixed is None else math.ceil(len(found) / fixed) * fixed
-    return found.resized(rows)
+    rows = max(len(typed), 2) if fixed is None else math.ceil(len(typed) / fixed) * fixed
+    return typed.resized(rows)
 
 
 def _random_inputs(runner: Any, input_shape: Sequence[int] | None) -> Any:
@@ -202,11 +202,9 @@ class Differences:
     @classmethod
     def largest(cls, parts: Sequence[Differences]) -> Differences:
         """Return the largest of several checks, and the number of all verdicts that differ."""
-        found = {
-            name: max(getattr(part, name) for part in parts)
-            for name in ("logits", "probs", "score", "p_value")
-        }
-        return cls(**found, verdicts=sum(part.verdicts for part in parts))
+        logits, probs, score, p_value, _ = map(max, zip(*map(astuple, parts), strict=True))
+        verdicts = sum(part.verdicts for part in parts)
+        return cls(logits, probs, score, p_value, verdicts)
 
 
 def session_of(graph: bytes | Path) -> Any:
@@ -238,10 +236,10 @@ def probes_of(detector: Detector, shapes: Mapping[str, tuple[int, Any]]) -> dict
 
 def _center(detector: Detector, n_columns: int) -> Array | float:
     """Return where the features lie, if the detector or a part of it has learned that."""
-    for one in (detector, *getattr(detector, "detectors_", ())):
-        found: Array | None = getattr(one, "center_", None)
-        if found is not None and found.shape == (n_columns,):
-            return found
+    for part in (detector, *getattr(detector, "detectors_", ())):
+        center: Array | None = getattr(part, "center_", None)
+        if center is not None and center.shape == (n_columns,):
+            return center
     return 0.0
 
 
@@ -259,17 +257,17 @@ def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None)
     parts: dict[str, list[Array]] = {name: [] for name in names}
     for start, end in zip(bounds, [*bounds[1:], n_samples], strict=True):
         try:
-            found = session.run(names, {name: array[start:end] for name, array in feed.items()})
+            arrays = session.run(names, {name: array[start:end] for name, array in feed.items()})
         except Exception as error:  # onnxruntime's errors have no common class
             reason = str(error).strip().partition("\n")[0]
             raise ExportError(f"the graph cannot run on {end - start} samples: {reason}") from error
-        for name, array in zip(names, found, strict=True):
+        for name, array in zip(names, arrays, strict=True):
             parts[name].append(array)
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def check_parity(
-    found: Mapping[str, Array],
+    graph: Mapping[str, Array],
     expected: Outputs,
     detector: Detector,
     tolerance: float,
@@ -287,33 +285,33 @@ def check_parity(
     worst = {}
     if from_probs:
         probs = label_prob(expected.logits)
-        worst["probs"] = _largest("probs", found["probs"], probs, tolerance)
-        expected = replace(expected, logits=found["logits"])
+        worst["probs"] = _largest("probs", graph["probs"], probs, tolerance)
+        expected = replace(expected, logits=graph["logits"])
     judge = copy.copy(detector).set_params(nonfinite="out")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NescioWarning)
         wanted = judge.assess(expected)
-    pairs: dict[str, tuple[Array, Array]] = {"score": (found["score"], wanted.scores)}
-    if "logits" in found:
-        pairs["logits"] = (found["logits"], expected.logits)
-    if "probs" in found:
-        pairs["probs"] = (found["probs"], label_prob(expected.logits))
-    for name, (graph, python) in sorted(pairs.items()):
-        worst[name] = max(worst.get(name, 0.0), _largest(name, graph, python, tolerance))
+    pairs: dict[str, tuple[Array, Array]] = {"score": (graph["score"], wanted.scores)}
+    if "logits" in graph:
+        pairs["logits"] = (graph["logits"], expected.logits)
+    if "probs" in graph:
+        pairs["probs"] = (graph["probs"], label_prob(expected.logits))
+    for name, (values, python) in sorted(pairs.items()):
+        worst[name] = max(worst.get(name, 0.0), _largest(name, values, python, tolerance))
     eps = _margin(wanted.scores, tolerance)
     certain = _certain_groups(judge, expected, tolerance)
-    p_values = (found["p_value"], wanted.p_values)
+    p_values = (graph["p_value"], wanted.p_values)
     names = wanted.groups
     low = judge.calibration_.p_values(wanted.scores - eps, names)
     high = judge.calibration_.p_values(wanted.scores + eps, names)
-    outside = certain & ((found["p_value"] < low - 1e-12) | (found["p_value"] > high + 1e-12))
+    outside = certain & ((graph["p_value"] < low - 1e-12) | (graph["p_value"] > high + 1e-12))
     if outside.any():
         raise _refusal("p_value", *p_values, outside.astype(float), tolerance)
     threshold = judge.calibration_.threshold_of(names)
-    verdicts = found["in_distribution"] != wanted.in_distribution
+    verdicts = graph["in_distribution"] != wanted.in_distribution
     wrong = verdicts & certain & (np.abs(wanted.scores - threshold) > eps)
     if wrong.any():
-        columns = (found["in_distribution"], wanted.in_distribution)
+        columns = (graph["in_distribution"], wanted.in_distribution)
         raise _refusal("in_distribution", *columns, wrong.astype(float), tolerance)
     return Differences(
         **worst,
@@ -355,12 +353,12 @@ def _certain_groups(detector: Detector, expected: Outputs, tolerance: float) -> 
 def _refusal(
     name: str, graph: Array, python: Array, difference: Floats, tolerance: float
 ) -> ExportError:
-    at = np.unravel_index(int(np.argmax(difference)), difference.shape)
+    place = np.unravel_index(int(np.argmax(difference)), difference.shape)
     return ExportError(
-        f"the graph does not compute what Python computes: {name} of sample {at[0]} is "
-        f"{graph[at]!s} in the graph and {python[at]!s} in Python, and the allowed difference is "
-        f"{tolerance:g} (relative to the value, if above 1). Nothing was written. If the model is "
-        "correct, the cause may be rounding, of float16 above all: allow more (tolerance=0.01, "
-        "--tolerance 0.01). A model that branches on the values of its input in Python, or that "
-        "keeps state between calls, cannot become a graph."
+        f"the graph does not compute what Python computes: {name} of sample {place[0]} is "
+        f"{graph[place]!s} in the graph and {python[place]!s} in Python, and the allowed "
+        f"difference is {tolerance:g} (relative to the value, if above 1). Nothing was written. If "
+        "the model is correct, the cause may be rounding, of float16 above all: allow more "
+        "(tolerance=0.01, --tolerance 0.01). A model that branches on the values of its input in "
+        "Python, or that keeps state between calls, cannot become a graph."
     )

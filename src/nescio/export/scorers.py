@@ -126,16 +126,16 @@ def _nearest_neighbours(detector: Any, arrays: Arrays) -> Tensor:
 
 def _label_neighbours(detector: Any, arrays: Arrays) -> Tensor:
     sizes = np.diff(detector.starts_)
-    known = np.flatnonzero(sizes).tolist()
+    learned = np.flatnonzero(sizes).tolist()  # the labels with training samples
     similarities = _similarities(_unit_rows(arrays[detector.layer]), detector.bank_)
     nearest = [
         similarities.index_select(1, members).topk(min(detector.k, len(members)), dim=1).values
-        for members in torch.split(detector.members_, sizes[known].tolist())
+        for members in torch.split(detector.members_, sizes[learned].tolist())
     ]
     means = torch.stack([values.double().mean(1) for values in nearest], 1)
-    weights = scores.label_energy(arrays.logits.double())[:, known]
+    weights = scores.label_energy(arrays.logits.double())[:, learned]
     total = weights.sum(1, keepdim=True)
-    weights = torch.where(total > 0, weights / _or_one(total[:, 0]), 1 / len(known))
+    weights = torch.where(total > 0, weights / _or_one(total[:, 0]), 1 / len(learned))
     return (weights * means).sum(1)
 
 
@@ -223,7 +223,7 @@ class CombinedScore(nn.Module):
     def forward(self, arrays: Arrays) -> Tensor:
         """Return one score per row."""
         columns = [
-            self._p_values(at, score(arrays).double()) for at, score in enumerate(self.scorers)
+            self._p_values(part, score(arrays).double()) for part, score in enumerate(self.scorers)
         ]
         terms = _RULES[self.rule](torch.stack(columns, 1))  # (n_samples, n_parts)
         weights = self.get_buffer("weights")
@@ -269,11 +269,11 @@ def count_passed(table: Tensor, start: Tensor, n_steps: int, scores: Tensor) -> 
     A binary search with a fixed number of steps, one lookup per score in each. Memory grows with
     the scores, not with the scores times the numbers. A score of +inf passes every +inf too.
     """
-    at = start + torch.zeros_like(scores, dtype=torch.int64)  # the place of the last one passed
+    place = start + torch.zeros_like(scores, dtype=torch.int64)  # of the last number passed
     for step in reversed(range(n_steps)):
-        further = at + 2**step
-        at = torch.where(table.index_select(0, further) <= scores, further, at)
-    return at - start
+        further = place + 2**step
+        place = torch.where(table.index_select(0, further) <= scores, further, place)
+    return place - start
 
 
 # --- by detector ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from typing import Any
 
 from nescio._io.files import existing_file, temporary_name
 from nescio._io.tensors import FileKind
-from nescio._io.toml import from_table
+from nescio._validation import from_table
 from nescio.calibration import Calibration
 from nescio.detectors import Detector, load
 from nescio.detectors.saving import plain_params
@@ -102,7 +102,7 @@ def save_pretrained(
     force : bool
         Replace the files of an earlier model in the folder, including its README.md.
     """
-    wrapped, target = as_wrapped(wrapped), Path(folder)
+    wrapped, target = wrap(wrapped), Path(folder)
     if not force and target.is_dir() and any(target.iterdir()):
         raise FileError(f"{target} is not empty. Pass force=True to replace the model in it.")
     temporary = target.resolve().parent / temporary_name()
@@ -154,8 +154,9 @@ def from_pretrained(
     if download:
         hub = require("huggingface_hub", "registries")
         with _hub_errors(f"cannot download the repository {str(folder)!r}"):
-            options = {"revision": revision, "allow_patterns": [*_FILES]}
-            path = Path(hub.snapshot_download(str(folder), **options))
+            path = Path(
+                hub.snapshot_download(str(folder), revision=revision, allow_patterns=[*_FILES])
+            )
     elif not path.is_dir():
         raise FileError(
             f"there is no folder {path}. For a repository of the Hugging Face hub, pass "
@@ -243,17 +244,6 @@ class Settings:
     files: Mapping[str, str] = field(default_factory=dict)  # name: SHA-256
 
 
-def as_wrapped(model: Any) -> Wrapped:
-    """Return a wrapped model, also that of a fitted `nescio.WithVerdict`."""
-    wrapped = getattr(model, "wrapped_", model)
-    if not isinstance(wrapped, Wrapped):
-        raise ParameterError(
-            f"a wrapped model is needed, got {type(model).__name__}: wrap it with nescio.wrap and "
-            "calibrate it. A WithVerdict must be fitted."
-        )
-    return wrapped
-
-
 def write_model(
     wrapped: Wrapped,
     folder: Path,
@@ -268,9 +258,9 @@ def write_model(
     runner: Any = wrapped.runner
     if runner.kind == "sklearn":
         settings = Settings(runner.layers, runner.output, runner.label_names)
-        write_estimator(runner.model, folder / ESTIMATOR_FILE, trusted)
+        write_estimator(runner.model, folder / ESTIMATOR_FILE)
         if PREPARED in runner.layers:
-            write_estimator(runner.prepare, folder / PREPARE_FILE, trusted)
+            write_estimator(runner.prepare, folder / PREPARE_FILE)
     else:
         require("torch", "torch")
         from nescio.export import export_onnx
@@ -373,8 +363,8 @@ def _has_field(message: Any, name: str) -> bool:
 # --- scikit-learn estimators as skops files -------------------------------------------------------
 
 
-def write_estimator(model: Any, path: Path, trusted: Sequence[str]) -> None:
-    """Write a fitted estimator; raise if reading it would need types that are not trusted."""
+def write_estimator(model: Any, path: Path) -> None:
+    """Write a fitted estimator."""
     io = require("skops.io", "registries")
     try:
         io.dump(model, path)
@@ -383,39 +373,31 @@ def write_estimator(model: Any, path: Path, trusted: Sequence[str]) -> None:
             f"skops cannot write this {type(model).__name__}: {error}. Functions and classes of "
             "your own cannot be loaded without your code. Use what scikit-learn has."
         ) from error
-    _check_types(io, path, trusted)
 
 
 def read_estimator(path: Path, trusted: Sequence[str]) -> Any:
     """Return the estimator of a file; only types that skops or the caller trusts are made."""
-    io = require("skops.io", "registries")
-    existing_file(path)
-    try:
-        _check_types(io, path, trusted)
-        return io.load(path, trusted=[*_OWN_TYPES, *trusted])
-    except ParameterError:
-        raise
-    except Exception as error:  # a damaged file can fail anywhere in skops
-        raise FileFormatError(f"cannot read the estimator of {path}: {error}") from error
-
-
-def _check_types(io: Any, path: Path, trusted: Sequence[str]) -> None:
     if isinstance(trusted, str):
         raise ParameterError(f"trusted must be a sequence of names, got the text {trusted!r}.")
-    unknown = sorted(set(io.get_untrusted_types(file=path)) - {*_OWN_TYPES, *trusted})
-    nameless = [name for name in unknown if "<" in name]  # <lambda>, or within <locals>
+    io = require("skops.io", "registries")
+    try:
+        unknown = {*io.get_untrusted_types(file=path)} - {*_OWN_TYPES, *trusted}
+        if not unknown:
+            return io.load(path, trusted=[*_OWN_TYPES, *trusted])
+    except Exception as error:  # a damaged file can fail anywhere in skops
+        raise FileFormatError(f"cannot read the estimator of {path}: {error}") from error
+    nameless = [name for name in sorted(unknown) if "<" in name]  # <lambda>, or within <locals>
     if nameless:
         raise ParameterError(
             f"the estimator contains {', '.join(nameless)}, which cannot be found by this name "
             "when the model is loaded. Define it at the top level of a module."
         )
-    if unknown:
-        raise ParameterError(
-            f"the estimator contains types that skops does not trust: {', '.join(unknown)}. A "
-            "hostile file could use them to crash the process or to run code. If you know where "
-            f"the model comes from, pass trusted={[*trusted, *unknown]!r}. Classes of your own can "
-            "be loaded only where your code is installed."
-        )
+    raise ParameterError(
+        f"the estimator contains types that skops does not trust: {', '.join(sorted(unknown))}. A "
+        "hostile file could use them to crash the process or to run code. If you know where the "
+        f"model comes from, pass trusted={[*trusted, *sorted(unknown)]!r}. Classes of your own can "
+        "be loaded only where your code is installed."
+    )
 
 
 # --- the model card: a README.md with the header that the hub reads -------------------------------

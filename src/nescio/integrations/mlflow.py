@@ -13,19 +13,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nescio._validation import is_torch, to_numpy
 from nescio._version import __version__
 from nescio.errors import FileError, ParameterError, require
 from nescio.integrations.hugging_face import (
-    as_wrapped,
     chosen_params,
     foreign_errors,
     read_model,
     write_model,
 )
-from nescio.models import Wrapped
+from nescio.models import Wrapped, wrap
 from nescio.models.inputs import as_texts, n_rows
 
 mlflow = require("mlflow", "registries")
@@ -161,7 +158,7 @@ def _prepared(
     wrapped: Any, input_example: Any, trusted: Sequence[str], options: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """Write the files of a model; give the parameters that MLflow's functions have in common."""
-    wrapped = as_wrapped(wrapped)
+    wrapped = wrap(wrapped)
     example = _as_example(input_example, wrapped)
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / _FOLDER
@@ -218,7 +215,7 @@ def _as_example(inputs: Any, wrapped: Wrapped) -> Any:
         inputs = texts
     elif isinstance(inputs, Mapping):
         inputs = {str(name): to_numpy(part) for name, part in inputs.items() if name != "labels"}
-    elif is_torch(inputs) or isinstance(inputs, np.ndarray):
+    elif is_torch(inputs):
         inputs = to_numpy(inputs)
     elif not hasattr(inputs, "shape") and not isinstance(inputs, list):
         raise ParameterError(
@@ -235,16 +232,13 @@ def _signature(wrapped: Wrapped, example: Any) -> Any:
     runner: Any = wrapped.runner
     if runner.kind == "onnx" and not isinstance(example, list):  # a list has texts
         named = isinstance(example, Mapping)
-        parts = example if named else {next(iter(runner.input_shapes)): example}
+        parts = example if named else {runner.input_names[0]: example}
+        sizes = {  # the graph says which of them may change
+            name: [size if isinstance(size, int) else -1 for size in shape[1:]]
+            for name, shape in runner.input_shapes.items()
+        }
         specs = [
-            types.TensorSpec(
-                part.dtype,
-                # The graph says which sizes may change.
-                tuple(
-                    n if isinstance(n, int) else -1 for n in (None, *runner.input_shapes[name][1:])
-                ),
-                name if named else None,
-            )
+            types.TensorSpec(part.dtype, (-1, *sizes[name]), name if named else None)
             for name, part in parts.items()
         ]
         inputs = types.Schema(specs)

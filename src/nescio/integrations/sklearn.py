@@ -353,9 +353,9 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 "these rows, or mark the values as missing (NaN)."
             )
         plain = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
-        known = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
-        self.mean_ = np.where(plain, 0.0, np.nanmean(known, axis=0))
-        spread = np.where(plain, 1.0, np.nanstd(known, axis=0))
+        filled = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
+        self.mean_ = np.where(plain, 0.0, np.nanmean(filled, axis=0))
+        spread = np.where(plain, 1.0, np.nanstd(filled, axis=0))
         self.scale_ = np.where(spread > 0, spread, 1.0)
         self.encoder_ = None
         if words is not None:
@@ -382,11 +382,12 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if reset:
             self.numbers_: list[Any] | None = None
         if not is_frame or (not reset and self.numbers_ is None):
-            given = X
-            X = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+            numbers = validate_data(
+                self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
+            )
             if reset:
-                self.kept_ = _without_ids(dict(enumerate(np.asarray(given).T)))
-            return X[:, self.kept_], None
+                self.kept_ = _without_ids(dict(enumerate(np.asarray(X).T)))
+            return numbers[:, self.kept_], None
         validate_data(self, X, reset=reset, skip_check_array=True)
         if reset:
             numbers = X.select_dtypes(["number", "bool"], exclude="timedelta")
@@ -421,8 +422,8 @@ def _without_ids(columns: dict[Any, Any]) -> list[Any]:
 def _is_id(column: Any) -> bool:
     if column.dtype.kind not in "iu":
         return False
-    known = column.dropna().to_numpy() if hasattr(column, "dropna") else column
-    return _MOST_COUNTED < len(known) == len(np.unique(known))
+    values = column.dropna().to_numpy() if hasattr(column, "dropna") else column
+    return _MOST_COUNTED < len(values) == len(np.unique(values))
 
 
 def _as_text(word: Any) -> str:

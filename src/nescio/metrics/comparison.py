@@ -10,18 +10,16 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from nescio._charts.histogram import roc
-from nescio._charts.results import Result, View, keyed, strip
+from nescio._charts.histogram import roc, roc_axes
+from nescio._charts.results import Result, View, by_name, keyed, strip
 from nescio._charts.style import curve_style, cut
-from nescio._charts.svg import Chart, Markup, Scale, percent
-from nescio._io.columns import Columns
-from nescio._io.results import by_name
-from nescio._io.toml import from_table
+from nescio._charts.svg import Markup
+from nescio._io.tables import Columns
 from nescio._validation import checked_share, checked_whole
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
 from nescio.detectors.combined import AUTO, default_detector
-from nescio.detectors.registry import DETECTORS, as_detector, written
+from nescio.detectors.registry import DETECTORS, as_detector
 from nescio.errors import (
     LabelMismatchError,
     MissingInputError,
@@ -65,10 +63,15 @@ class Estimate:
     def __float__(self) -> float:
         return self.value
 
-    def __str__(self) -> str:
+    @property
+    def interval(self) -> str:
+        """The interval in per cent, such as "[91.16, 94.20]"; empty if there is none."""
         if self.low is None or self.high is None:
-            return f"{self.value * 100:.2f}"
-        return f"{self.value * 100:.2f} [{self.low * 100:.2f}, {self.high * 100:.2f}]"
+            return ""
+        return f"[{self.low * 100:.2f}, {self.high * 100:.2f}]"
+
+    def __str__(self) -> str:
+        return f"{self.value * 100:.2f} {self.interval}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -159,14 +162,6 @@ class Evaluation(Result):
     def as_dict(self) -> dict[str, Any]:
         """Return the evaluation as plain numbers, for JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
-        """Return the evaluation that `as_dict` wrote; unknown keys are ignored."""
-        evaluation = from_table(cls, {field.name: content[field.name] for field in fields(cls)})
-        checked_whole("n_id", evaluation.n_id, minimum=1)
-        checked_whole("n_ood", evaluation.n_ood, minimum=1)
-        return evaluation
 
     @property
     def estimates(self) -> dict[str, Estimate]:
@@ -386,18 +381,8 @@ class Comparison(Result):
         )
 
     def _roc_chart(self, ood: str, names: Sequence[str]) -> Markup:
-        whole = Scale(0.0, 1.0, write=percent)
-        chart = Chart(
-            whole,
-            whole,
-            name=f"ROC curves on {ood}",
-            width=440,
-            height=330,
-            x_label=f"{cut(ood, 30)} let through, %",
-            y_label="ID kept, %",
-        )
-        tpr = self.results[ood][names[0]].tpr
-        chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
+        tpr, x_label = self.results[ood][names[0]].tpr, f"{cut(ood, 30)} let through, %"
+        chart = roc_axes(f"ROC curves on {ood}", tpr, height=330, x_label=x_label)
         for number, name in reversed(list(enumerate(names))):  # the best on top
             scores = self.scores[name]
             fpr, kept = roc(scores.id_scores, scores.ood_scores[ood], n_points=80)
@@ -530,7 +515,7 @@ def _named_detectors(detectors: Any) -> dict[str, Any]:
             named[detector] = None if detector == AUTO else as_detector(detector)
         else:
             made = as_detector(detector)
-            name = written(made, defaults=False)
+            name = made.text(defaults=False)
             if named.get(name, made) is not made:
                 raise ParameterError(
                     f"two detectors are named {name}: pass a dict with names of your own."

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.columns import is_frame
 from nescio._threads import available_cpus
-from nescio._validation import check_multi_hot, checked_choice, to_numpy
+from nescio._validation import check_multi_hot, checked_choice, is_frame, to_numpy
 from nescio.calibration import checked_scores
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.outputs import Outputs

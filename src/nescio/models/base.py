@@ -18,7 +18,7 @@ from nescio._validation import Array, check_matrix, to_numpy
 from nescio._version import __version__
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.models.images import Preprocessing
-from nescio.models.inputs import InputBatch, as_texts, batches_of, n_rows
+from nescio.models.inputs import InputBatch, batches_of, n_rows
 from nescio.models.texts import TextTokenizer, Tokens
 from nescio.outputs import Head, check_label_names
 from nescio.scores import logits_from_probs
@@ -54,15 +54,15 @@ def layer_names(features: Layers | None) -> tuple[str, ...]:
             "features must be the name of a layer, or several: 'pooled,penultimate' or "
             f"['pooled', 'penultimate']; got {features!r}."
         )
-    first, *others = names
-    for name in others:
+    first, *further = names
+    for name in further:
         if name in ("logits", FEATURES, "labels", "head"):
             raise ParameterError(
                 f"{name!r} cannot be the name of a further array of the outputs. Name this layer "
                 f"first: features='{name},...'."
             )
     # The first may be repeated: it is then also an array under its own name.
-    return (first, *dict.fromkeys(others))
+    return (first, *dict.fromkeys(further))
 
 
 def pooled(values: Any, what: str) -> Any:
@@ -75,9 +75,9 @@ def pooled(values: Any, what: str) -> Any:
         return values.mean((2, 3))
     if n_dimensions == 2:
         return values
-    found = f"shape {tuple(values.shape)}" if hasattr(values, "shape") else type(values).__name__
+    kind = f"shape {tuple(values.shape)}" if hasattr(values, "shape") else type(values).__name__
     raise ShapeError(
-        f"{what} {found}; features must have shape (n_samples, n_features), or (n_samples, "
+        f"{what} {kind}; features must have shape (n_samples, n_features), or (n_samples, "
         "n_features, height, width). Name another layer, or the input of the last one, such as "
         "'classifier:input'."
     )
@@ -132,8 +132,6 @@ class Runner(ABC):
         self.source = self.model = model
         self.output = output
         self.from_probs = from_probs
-        if isinstance(label_names, str):
-            raise ParameterError(f"label_names must be a sequence, got the text {label_names!r}.")
         self.label_names = (
             None if label_names is None else check_label_names(label_names, len(label_names))
         )
@@ -142,8 +140,8 @@ class Runner(ABC):
         self.tokenizer = None if tokenizer is None else self._tokenizer_of(tokenizer)
         self.layers = layer_names(features)
         if AUTO in self.layers and not self.has_layer(AUTO):
-            known = [name for name in self.automatic if self.has_layer(name)][:1]
-            parts = (known if name == AUTO else [name] for name in self.layers)
+            first = [name for name in self.automatic if self.has_layer(name)][:1]
+            parts = (first if name == AUTO else [name] for name in self.layers)
             self.layers = tuple(itertools.chain.from_iterable(parts))
         self.features = self.layers[0] if self.layers else None
         self.layers_are_default = False
@@ -178,7 +176,7 @@ class Runner(ABC):
         """Give weight, of this shape, and bias of layers that may be the last, likeliest first."""
         yield from ()
 
-    def _tokenizer_of(self, given: Any) -> TextTokenizer:
+    def _tokenizer_of(self, tokenizer: Any) -> TextTokenizer:
         """Return a tokenizer for the inputs of the model; raise if it takes no tokens."""
         raise ParameterError(f"a {self.kind} model takes no tokenizer.")
 
@@ -226,20 +224,17 @@ class Runner(ABC):
         With a tokenizer, texts become what the model takes.
         """
         first_row = 0
-        for batch in batches_of(inputs, self.fixed_batch or batch_size, self._takes_rows):
-            texts = as_texts(batch.inputs)
-            if texts is not None:
-                batch = batch._replace(texts=texts)
-            if texts is not None and self.tokenizer is not None:
-                tokens = self.tokenizer(texts, first_row)
-                self.check_padding(texts, tokens)
-                batch = InputBatch(tokens.arrays, batch.labels, texts, len(tokens.truncated))
+        for batch in batches_of(inputs, self.fixed_batch or batch_size, self._takes_batch):
+            if batch.texts is not None and self.tokenizer is not None:
+                tokens = self.tokenizer(batch.texts, first_row)
+                self.check_padding(batch.texts, tokens)
+                batch = batch._replace(inputs=tokens.arrays, n_truncated=len(tokens.truncated))
             first_row += n_rows(batch.inputs)
             yield batch
 
-    def _takes_rows(self, inputs: Any) -> bool:
-        is_text = self.tokenizer is not None and as_texts(inputs) is not None
-        return is_text or self.takes(inputs)
+    def _takes_batch(self, batch: InputBatch) -> bool:
+        is_text = self.tokenizer is not None and batch.texts is not None
+        return is_text or self.takes(batch.inputs)
 
     def check_padding(self, texts: Sequence[str], tokens: Tokens) -> None:
         """Raise if padding changes the logits: a text would be scored by the others in its batch.
@@ -252,9 +247,9 @@ class Runner(ABC):
         n_rows = self.fixed_batch or 1
         padded = {name: array[[row] * n_rows] for name, array in tokens.arrays.items()}
         alone = self.tokenizer([texts[row]] * n_rows).arrays
-        found, expected = (self.run(inputs)["logits"] for inputs in (padded, alone))
+        logits, expected = (self.run(inputs)["logits"] for inputs in (padded, alone))
         tolerance = self._rounding
-        if not np.allclose(found, expected, atol=tolerance, rtol=tolerance, equal_nan=True):
+        if not np.allclose(logits, expected, atol=tolerance, rtol=tolerance, equal_nan=True):
             raise InputError(
                 "padding changes the logits of the model: it does not use an attention_mask, or it "
                 'counts positions from the padding (then set tokenizer.padding_side = "right"). '

@@ -5,64 +5,66 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nescio._io.columns import is_frame
+from nescio._validation import is_frame
 from nescio.errors import InputError, ShapeError, listed
 
 
 class InputBatch(NamedTuple):
-    """What a model takes at once, and the truth labels if they came with it.
-
-    If the inputs were made of texts, these texts, and how many of them were cut off.
-    """
+    """What a model takes at once, and the truth labels if they came with it."""
 
     inputs: Any
     labels: Any = None
-    texts: list[str] | None = None
-    n_truncated: int = 0
+    texts: list[str] | None = None  # if the inputs are texts, or were made of them
+    n_truncated: int = 0  # the number of texts that were cut off
 
 
-def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterator[InputBatch]:
+def batches_of(
+    inputs: Any, rows: int, is_data: Callable[[InputBatch], bool]
+) -> Iterator[InputBatch]:
     """Give slices of `rows` rows if `inputs` are data, or else the batches they iterate over."""
-    texts = as_texts(inputs)
-    inputs = inputs if texts is None else texts
-    if is_data(inputs):
-        whole = _split(inputs, None)
+    whole = _read(inputs)
+    if is_data(whole):
+        whole = _split(whole)
         n_samples = n_rows(whole.inputs)
         for start in range(0, n_samples, rows):
             part = slice(start, start + rows)
-            some = (_rows_of(values, part, n_samples) for values in (whole.inputs, whole.labels))
-            yield InputBatch(*some)
+            yield InputBatch(*(_rows_of(values, part, n_samples) for values in whole[:3]))
     elif is_frame(inputs) or isinstance(inputs, Mapping):  # it iterates over its names
         raise InputError(
             f"this model takes one array or list of texts, but got a {type(inputs).__name__}. Pass "
             'its values: frame[names].to_numpy(), or for texts their column, frame["text"].'
         )
-    elif isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes):
+    elif whole.texts is None and isinstance(inputs, Iterable) and not isinstance(inputs, bytes):
         for item in inputs:
-            yield _batch(item, is_data)
+            batch = _read_item(item)
+            if not is_data(batch):
+                raise InputError(f"a batch is not what the model takes: {_not_data(batch)}")
+            yield _split(batch)
     else:
-        raise InputError(_not_data(inputs))
+        raise InputError(_not_data(whole))
 
 
-def _batch(item: Any, is_data: Callable[[Any], bool]) -> InputBatch:
+def _read(inputs: Any, labels: Any = None) -> InputBatch:
+    texts = as_texts(inputs)
+    return InputBatch(inputs if texts is None else texts, labels, texts)
+
+
+def _read_item(item: Any) -> InputBatch:
     """Return one item of an iterable: inputs, or inputs with their labels."""
-    labels = None
-    if isinstance(item, tuple | list) and as_texts(item) is None:
-        if not 1 <= len(item) <= 2:
-            raise InputError(
-                f"a batch must be inputs or a pair (inputs, labels), got {len(item)} parts. Put "
-                "several inputs together: ((first, second), labels), or a mapping by name."
-            )
-        item, labels = (*item, None)[:2]
-    texts = as_texts(item)
-    item = item if texts is None else texts
-    if not is_data(item):
-        raise InputError(f"a batch is not what the model takes: {_not_data(item)}")
-    return _split(item, labels)
+    batch = _read(item)
+    if batch.texts is not None or not isinstance(item, tuple | list):
+        return batch
+    if not 1 <= len(item) <= 2:
+        raise InputError(
+            f"a batch must be inputs or a pair (inputs, labels), got {len(item)} parts. Put "
+            "several inputs together: ((first, second), labels), or a mapping by name."
+        )
+    return _read(*item)
 
 
-def _split(inputs: Any, labels: Any) -> InputBatch:
+def _split(batch: InputBatch) -> InputBatch:
     """Separate inputs and labels: transformers' data sets have labels among the inputs, by name."""
+    inputs, labels = batch.inputs, batch.labels
     if isinstance(inputs, Mapping) and "labels" in inputs:
         if labels is not None:
             raise InputError("a batch has labels twice: among its inputs and next to them.")
@@ -72,7 +74,7 @@ def _split(inputs: Any, labels: Any) -> InputBatch:
         raise ShapeError(
             f"labels have {length_of(labels)} rows, but there are {n_samples} samples."
         )
-    return InputBatch(inputs, labels)
+    return batch._replace(inputs=inputs, labels=labels)
 
 
 def n_rows(inputs: Any) -> int:
@@ -114,15 +116,15 @@ def _rows_of(inputs: Any, rows: slice, n_samples: int) -> Any:
     return inputs.iloc[rows] if hasattr(inputs, "iloc") else inputs[rows]
 
 
-def _not_data(inputs: Any) -> str:
-    if isinstance(inputs, bytes) or as_texts(inputs) is not None:
+def _not_data(batch: InputBatch) -> str:
+    if isinstance(batch.inputs, bytes) or batch.texts is not None:
         return (
             "got text. Pass the model's tokenizer, wrap(model, tokenizer=...), or what the "
             "tokenizer returns for these texts."
         )
     return (
         "expected an array or a tensor with one row per sample, a mapping or a tuple of them, or "
-        f"batches of these; got a {type(inputs).__name__}."
+        f"batches of these; got a {type(batch.inputs).__name__}."
     )
 
 

@@ -200,7 +200,7 @@ class OnnxRunner(Runner):
 
     # --- running ---
 
-    def _tokenizer_of(self, given: Any) -> TextTokenizer:
+    def _tokenizer_of(self, tokenizer: Any) -> TextTokenizer:
         names = self.input_names
         if "input_ids" not in names or not {*names} <= {*NAMES}:
             raise ParameterError(
@@ -209,7 +209,7 @@ class OnnxRunner(Runner):
             )
         shape = self.input_shapes["input_ids"]
         length = shape[1] if len(shape) == 2 else None
-        return TextTokenizer(given, names, length=length if isinstance(length, int) else None)
+        return TextTokenizer(tokenizer, names, length=length if isinstance(length, int) else None)
 
     @property
     def _rounding(self) -> float:
@@ -232,15 +232,15 @@ class OnnxRunner(Runner):
         names = dict.fromkeys((self.output, *self.tensors))
         wanted = [name for name in names if name not in feed]
         try:
-            given = dict(zip(wanted, self.session.run(wanted, feed), strict=True)) | feed
+            values = dict(zip(wanted, self.session.run(wanted, feed), strict=True)) | feed
         except Exception as error:  # onnxruntime's errors have no common class
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"the graph cannot run on these inputs: {reason}") from error
-        found = {"logits": given[self.output]}
-        for array, tensor in zip(self.array_names, self.tensors, strict=True):
+        arrays = {"logits": values[self.output]}
+        for name, tensor in zip(self.array_names, self.tensors, strict=True):
             as_matrix, what = (flat_input, "input") if tensor in feed else (pooled, "output")
-            found[array] = as_matrix(given[tensor], f"{what} {tensor!r} has")
-        return found
+            arrays[name] = as_matrix(values[tensor], f"{what} {tensor!r} has")
+        return arrays
 
     def by_name(self, inputs: Any) -> dict[str, Any]:
         """Return inputs by the graph's names; raise if they are not those that it takes."""
@@ -409,13 +409,11 @@ class OnnxGraph:
         return name
 
     def _constant(self, name: str) -> Array | None:
-        found = self._constants.get(name)
-        if found is None:
-            node = self._made_by.get(name)
-            if node is None or node.op_type != "Constant":
-                return None
-            found = next((entry.t for entry in node.attribute if entry.name == "value"), None)
-        return None if found is None else np.asarray(self._onnx.numpy_helper.to_array(found))
+        tensor = self._constants.get(name)
+        node = self._made_by.get(name)
+        if tensor is None and node is not None and node.op_type == "Constant":
+            tensor = next((entry.t for entry in node.attribute if entry.name == "value"), None)
+        return None if tensor is None else np.asarray(self._onnx.numpy_helper.to_array(tensor))
 
     def _linear(self, node: Any) -> Linear | None:
         bias = None

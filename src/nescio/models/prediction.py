@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, overload
@@ -9,9 +10,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.results import Result, View, first_rows
+from nescio._charts.results import Result, View, first_rows, joined
 from nescio._charts.style import cut
-from nescio._io.results import joined
 from nescio._validation import BoolArray, FloatArray, checked_share
 from nescio.detectors.verdicts import Assessment, Verdict
 from nescio.outputs import Outputs
@@ -96,8 +96,8 @@ class Prediction(Result):
         return [self._named(row) for row in self.predicted]
 
     def _named(self, row: BoolArray) -> LabelList:
-        names, found = self.outputs.label_names, np.flatnonzero(row).tolist()
-        return tuple(found) if names is None else tuple(names[at] for at in found)
+        names, labels = self.outputs.label_names, np.flatnonzero(row).tolist()
+        return tuple(labels) if names is None else tuple(names[label] for label in labels)
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -115,9 +115,9 @@ class Prediction(Result):
         )
 
     def __iter__(self) -> Iterator[PredictedRow]:
-        probs = self.probs
-        for found, row, verdict in zip(self.label_lists(), probs, self.assessment, strict=True):
-            yield PredictedRow(found, row, verdict)
+        return itertools.starmap(
+            PredictedRow, zip(self.label_lists(), self.probs, self.assessment, strict=True)
+        )
 
     def columns(self) -> dict[str, Any]:
         """Return a table as columns: those of the assessment, then predicted (tuples of labels).
@@ -143,10 +143,12 @@ class Prediction(Result):
     def _likeliest(self, row: int) -> str:
         """Return the predicted labels with their probabilities, the likeliest first."""
         logits, names = self.outputs.logits[row], self.outputs.label_names
-        is_predicted = self._predicted(logits)
-        predicted = [at for at in np.argsort(-logits, kind="stable") if is_predicted[at]]
-        shown = predicted[:_SHOWN_LABELS]
+        n_predicted = np.count_nonzero(self._predicted(logits))
+        shown = np.argsort(-logits, kind="stable")[: min(n_predicted, _SHOWN_LABELS)]
         probs = label_prob(logits)
-        named = [f"{at if names is None else cut(names[at], 24)} {probs[at]:.2f}" for at in shown]
-        more = len(predicted) - len(shown)
+        named = [
+            f"{label if names is None else cut(names[label], 24)} {probs[label]:.2f}"
+            for label in shown
+        ]
+        more = n_predicted - len(shown)
         return ", ".join([*named, f"and {more} more"] if more else named) or "none"

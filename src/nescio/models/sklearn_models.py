@@ -99,7 +99,6 @@ class SklearnRunner(Runner):
         return hasattr(inputs, "shape") and not isinstance(inputs, Mapping)
 
     def _run(self, inputs: Any) -> dict[str, Any]:
-        is_text = as_texts(inputs) is not None
         if is_torch(inputs):
             inputs = to_numpy(inputs)
         model, layers = self.model, {INPUT: inputs}
@@ -110,24 +109,24 @@ class SklearnRunner(Runner):
                 model, inputs = self._final, self._transformed(inputs)
                 layers[PENULTIMATE] = inputs
             compute = self._decisions if self.output == _DECISIONS else self._probs
-            found = compute(model, inputs)
+            logits = compute(model, inputs)
         except (ValueError, TypeError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
-            hint = f" For texts, {_TEXTS}" if is_text else ""
+            hint = f" For texts, {_TEXTS}" if as_texts(layers[INPUT]) is not None else ""
             raise InputError(f"the model cannot run on these inputs: {error}{hint}") from error
-        if found.ndim != 2:
+        if logits.ndim != 2:
             raise ShapeError(
-                f"{self.output} returns shape {found.shape}; expected (n_samples, n_labels)."
+                f"{self.output} returns shape {logits.shape}; expected (n_samples, n_labels)."
             )
         n_samples = n_rows(layers[INPUT])
-        if len(found) != n_samples:  # the model iterated over the columns of a frame
+        if len(logits) != n_samples:  # the model iterated over the columns of a frame
             raise ShapeError(
-                f"the model returns {len(found):,} rows for {n_samples:,} inputs. If these are the "
-                'texts of a data frame, pass their column: frame["text"].'
+                f"the model returns {len(logits):,} rows for {n_samples:,} inputs. If these are "
+                'the texts of a data frame, pass their column: frame["text"].'
             )
         arrays = zip(self.array_names, self.layers, strict=True)
-        return {"logits": found, **{name: _dense(layers[layer], layer) for name, layer in arrays}}
+        return {"logits": logits, **{name: _dense(layers[layer], layer) for name, layer in arrays}}
 
     def _decisions(self, model: Any, inputs: Any) -> Array:
         if hasattr(model, _DECISIONS):
@@ -142,11 +141,11 @@ class SklearnRunner(Runner):
         return inputs
 
     def _probs(self, model: Any, inputs: Any) -> Array:
-        found = model.predict_proba(inputs)
-        if not isinstance(found, list):
-            return np.asarray(found)
+        probs = model.predict_proba(inputs)
+        if not isinstance(probs, list):
+            return np.asarray(probs)
         # A list holds one matrix per label, with one column per class of that label.
-        columns = zip(found, self._final.classes_, strict=True)
+        columns = zip(probs, self._final.classes_, strict=True)
         return np.column_stack([_positive(np.asarray(part), kinds) for part, kinds in columns])
 
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
@@ -184,11 +183,11 @@ def _check_multi_label(final: Any, name: str) -> None:
             "first, with multi-hot Y."
         )
     if isinstance(classes, list):
-        for at, kinds in enumerate(map(np.asarray, classes)):
+        for label, kinds in enumerate(map(np.asarray, classes)):
             if not np.isin(kinds, (0, 1)).all():
                 raise ParameterError(
-                    f"label {at} of this {name} has the classes {kinds.tolist()[:5]}; each label "
-                    "must be 0 or 1. Fit it with multi-hot Y."
+                    f"label {label} of this {name} has the classes {kinds.tolist()[:5]}; each "
+                    "label must be 0 or 1. Fit it with multi-hot Y."
                 )
         return
     binarizer = getattr(final, "_label_binarizer", getattr(final, "label_binarizer_", None))
@@ -207,16 +206,16 @@ def _without_constants(decisions: Array, final: Any) -> Array:
 
     OneVsRestClassifier returns 0 for them, which as a logit would be a probability of one half.
     """
-    for at, part in enumerate(getattr(final, "estimators_", ())):
+    for label, part in enumerate(getattr(final, "estimators_", ())):
         if type(part).__name__ == "_ConstantPredictor" and not np.any(part.y_):
-            decisions[:, at] = -np.inf
+            decisions[:, label] = -np.inf
     return decisions
 
 
 def _positive(probs: Array, kinds: Any) -> Array:
     """Return the column of class 1; zeros if the training data had only class 0."""
-    found = np.flatnonzero(np.asarray(kinds) == 1)
-    return probs[:, found[0]] if len(found) else np.zeros(len(probs))
+    column = np.flatnonzero(np.asarray(kinds) == 1)
+    return probs[:, column[0]] if len(column) else np.zeros(len(probs))
 
 
 def _dense(inputs: Any, layer: str) -> Array:

@@ -26,6 +26,7 @@ TOKENIZER_KEY = "nescio.tokenizer"
 
 _FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
 _NO_LIMIT = 10**9  # transformers writes 1e30 if there is none
+_LARGEST_ID = 10_000_000  # of a token; vocabularies have a million at most
 
 
 class Tokens(NamedTuple):
@@ -86,26 +87,32 @@ class TextTokenizer:
     def __call__(self, texts: Sequence[str], first_row: int = 0) -> Tokens:
         """Return the arrays of a batch of texts; errors count rows from the first one."""
         try:
-            found = self._tokenizer.encode_batch(list(texts))
-        except TypeError as error:  # text that is no Unicode, such as half of a surrogate pair
-            bad = [
+            encodings = self._tokenizer.encode_batch(list(texts))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the library is not an Exception
+            bad = [  # such as half of a surrogate pair
                 row
                 for row, text in enumerate(texts, first_row)
                 if text.encode(errors="replace").decode() != text
             ]
-            raise InputError(f"the texts of rows {listed(bad)} are not valid Unicode.") from error
-        lengths = [sum(one.attention_mask) for one in found]
-        empty = [at for at, length in enumerate(lengths, first_row) if not length]
+            if bad:
+                message = f"the texts of rows {listed(bad)} are not valid Unicode."
+            else:
+                message = f"the tokenizer cannot read these texts: {error}."
+            raise InputError(message) from error
+        lengths = [sum(encoding.attention_mask) for encoding in encodings]
+        empty = [row for row, length in enumerate(lengths, first_row) if not length]
         if empty:
             raise InputError(
                 f"the texts of rows {listed(empty)} have no token: they are empty, or the "
                 "tokenizer knows none of their characters. Remove these rows."
             )
         arrays = {
-            name: np.array([getattr(one, _FIELDS[name]) for one in found], dtype=np.int64)
+            name: np.array([getattr(row, _FIELDS[name]) for row in encodings], dtype=np.int64)
             for name in self.names
         }
-        cut = [at for at, one in enumerate(found, first_row) if one.overflowing]
+        cut = [row for row, text in enumerate(encodings, first_row) if text.overflowing]
         return Tokens(arrays, lengths, cut)
 
     def json(self) -> str:
@@ -164,16 +171,21 @@ def _of_path(path: Path) -> tuple[str, int | None]:
         return content, None
 
 
-def _limit(given: Any) -> int | None:
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    return int(given) if is_number and 0 < given < _NO_LIMIT else None
+def _limit(length: Any) -> int | None:
+    is_number = isinstance(length, int | float) and not isinstance(length, bool)
+    return int(length) if is_number and 0 < length < _NO_LIMIT else None
 
 
 def load_tokenizer(content: str) -> Any:
     """Return the tokenizer of the library tokenizers that a tokenizer.json describes."""
+    library = require("tokenizers", "text")
     try:
-        return require("tokenizers", "text").Tokenizer.from_str(content)
-    except ImportError:
-        raise
+        tokenizer = library.Tokenizer.from_str(content)
     except Exception as error:  # the library raises no class of its own
         raise FileFormatError(f"not a tokenizer.json: {error}") from error
+    if max(tokenizer.get_vocab().values(), default=0) > _LARGEST_ID:
+        raise FileFormatError(
+            f"not a tokenizer.json: a token has an id above {_LARGEST_ID:,}, for which the library "
+            "would fill the memory."
+        )
+    return tokenizer

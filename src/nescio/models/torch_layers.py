@@ -66,8 +66,8 @@ class CallOrder:
         """
         gives = [
             place
-            for place, given in self._outputs.items()
-            if given is logits or torch.equal(given, logits)
+            for place, output in self._outputs.items()
+            if output is logits or torch.equal(output, logits)
         ]
         return self._leaves[: max(gives, default=self._last_linear) + 1]
 
@@ -127,17 +127,17 @@ class Tap(NamedTuple):
 
 def _found(name: str, model: nn.Module, leaves: Leaves) -> Tap:
     linear = [path for path, part in leaves if isinstance(part, nn.Linear)]
-    found = Tap(linear[-1], reads=True) if linear else None
+    tap = Tap(linear[-1], reads=True) if linear else None
     if name == POOLED:
-        found = find_pooled(model, leaves)
-    if found is None:
+        tap = find_pooled(model, leaves)
+    if tap is None:
         why = "before its last linear layers, nothing has weights" if linear else "none is linear"
         paths = [path for path, _ in leaves if path][-_SHOWN_LAYERS:]
         raise ParameterError(
             f"the model has no layer {name!r}: {why}. Choose 'penultimate', 'input' or the name of "
             f"a layer. Its last layers are {', '.join(paths)}."
         )
-    return found
+    return tap
 
 
 def find_pooled(model: nn.Module, leaves: Leaves) -> Tap | None:
@@ -149,19 +149,19 @@ def find_pooled(model: nn.Module, leaves: Leaves) -> Tap | None:
     flattened for the head, as in VGG, are averaged instead). If nothing before the head has
     weights, the model is its own head, and there is no representation.
     """
-    linear = [at for at, (_, part) in enumerate(leaves) if isinstance(part, nn.Linear)]
+    linear = [place for place, (_, part) in enumerate(leaves) if isinstance(part, nn.Linear)]
     if not linear:
         return None
-    at = first = linear[-1]
-    while at >= 0 and _within_head(leaves[at][1], leaves[first][1]):
-        first = at if isinstance(leaves[at][1], nn.Linear) else first
-        at -= 1
-    if not _has_weights(model, leaves[: at + 1]):
+    place = first = linear[-1]
+    while place >= 0 and _within_head(leaves[place][1], leaves[first][1]):
+        first = place if isinstance(leaves[place][1], nn.Linear) else first
+        place -= 1
+    if not _has_weights(model, leaves[: place + 1]):
         return None
-    while at >= 0 and isinstance(leaves[at][1], nn.Flatten | nn.Dropout | nn.Identity):
-        at -= 1
-    if at >= 0 and isinstance(leaves[at][1], nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d):
-        return Tap(leaves[at][0], reads=False)
+    while place >= 0 and isinstance(leaves[place][1], nn.Flatten | nn.Dropout | nn.Identity):
+        place -= 1
+    if place >= 0 and isinstance(leaves[place][1], nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d):
+        return Tap(leaves[place][0], reads=False)
     return Tap(leaves[first][0], reads=True)
 
 
@@ -190,7 +190,7 @@ class Recorder:
 
     def __init__(self, tap: Tap, model: nn.Module) -> None:
         self.tap = tap
-        self.found: list[Tensor] = []
+        self.kept: list[Tensor] = []
         layer = model.get_submodule(tap.layer)
         self.over_time = isinstance(layer, _OVER_TIME)
         if tap.reads:
@@ -213,16 +213,16 @@ class Recorder:
         features = as_matrix(value, f"{self.tap} {verb}")
         # A copy, because a later layer may work in place.
         same = features is value or not self.tap.layer  # flattened inputs share their memory
-        self.found.append(features.clone() if same else features)
+        self.kept.append(features.clone() if same else features)
 
     def features(self, n_samples: int) -> Tensor:
         """Return the features of the last pass; of the last call, if the layer ran repeatedly."""
-        if not self.found:
+        if not self.kept:
             raise ParameterError(
                 f"{self.tap} was not called in the forward pass. Name a layer that is."
             )
-        features = self.found[-1]
-        self.found.clear()
+        features = self.kept[-1]
+        self.kept.clear()
         if features.shape[0] != n_samples:
             raise ShapeError(
                 f"{self.tap} has features of {features.shape[0]} rows, but there are logits of "

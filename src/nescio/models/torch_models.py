@@ -78,30 +78,30 @@ class LogitsAndFeatures(nn.Module):
             recorder.handle.remove()
 
 
-def logits_of(given: Any, output: str | int | None) -> Tensor:
+def logits_of(outputs: Any, output: str | int | None) -> Tensor:
     """Return the logits among a model's outputs, of shape (n_samples, n_labels)."""
-    found = _picked(given, output)
-    if not isinstance(found, Tensor) or found.ndim != 2 or not found.is_floating_point():
+    logits = _picked(outputs, output)
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point():
         raise ShapeError(
             "the model must return logits of shape (n_samples, n_labels), as one tensor of "
-            f"floating point, got {_described(found)}."
-            + ("" if isinstance(found, Tensor) else " Choose one with output=...")
+            f"floating point, got {_described(logits)}."
+            + ("" if isinstance(logits, Tensor) else " Choose one with output=...")
         )
-    return found
+    return logits
 
 
-def _picked(given: Any, output: str | int | None) -> Any:
+def _picked(outputs: Any, output: str | int | None) -> Any:
     if output is None:
-        if isinstance(given, Mapping):
-            return given.get("logits", given)
-        return getattr(given, "logits", given)
+        if isinstance(outputs, Mapping):
+            return outputs.get("logits", outputs)
+        return getattr(outputs, "logits", outputs)
     try:
-        if isinstance(output, str) and not isinstance(given, Mapping):
-            return getattr(given, output)
-        return given[output]
+        if isinstance(output, str) and not isinstance(outputs, Mapping):
+            return getattr(outputs, output)
+        return outputs[output]
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ParameterError(
-            f"the model has no output {output!r}: it returned {_described(given)}."
+            f"the model has no output {output!r}: it returned {_described(outputs)}."
         ) from error
 
 
@@ -189,16 +189,16 @@ class TorchRunner(Runner):
             finally:
                 whole.release()
 
-    def _tokenizer_of(self, given: Any) -> TextTokenizer:
+    def _tokenizer_of(self, tokenizer: Any) -> TextTokenizer:
         arguments = inspect.signature(self.model.forward).parameters
-        takes_any = any(one.kind is one.VAR_KEYWORD for one in arguments.values())
+        takes_any = any(value.kind is value.VAR_KEYWORD for value in arguments.values())
         names = NAMES if takes_any else tuple(arguments)
         if "input_ids" not in names:
             raise ParameterError(
                 f"a tokenizer gives {', '.join(NAMES)}, but this {type(self.model).__name__} takes "
                 f"{', '.join(arguments) or 'nothing'}. Name the arguments of its forward so."
             )
-        return TextTokenizer(given, names, longest=_n_positions(self.model))
+        return TextTokenizer(tokenizer, names, longest=_n_positions(self.model))
 
     @property
     def _rounding(self) -> float:
@@ -222,8 +222,8 @@ class TorchRunner(Runner):
         with self.running() as module, _explained([*placed, *named.values()]):
             return self._by_name(module(*placed, **named))
 
-    def _by_name(self, given: Sequence[Any]) -> dict[str, Any]:
-        return dict(zip(("logits", *self.array_names), given, strict=True))
+    def _by_name(self, values: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(("logits", *self.array_names), values, strict=True))
 
     def placed(self, part: Any) -> Any:
         """Return an input as a tensor on the model's device; anything else, such as a flag, as is.
@@ -319,14 +319,14 @@ def _explained(inputs: list[Any]) -> Iterator[None]:
 
 def _n_positions(model: nn.Module) -> int | None:
     """Return how many tokens a model of transformers can take; None if it does not say so."""
-    found = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    if not isinstance(found, int) or found <= 0:
+    n_positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if not isinstance(n_positions, int) or n_positions <= 0:
         return None
     for name, part in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
             # RoBERTa counts positions from the one after that of the padding.
-            return found if part.padding_idx is None else found - part.padding_idx - 1
-    return found
+            return n_positions - (0 if part.padding_idx is None else part.padding_idx + 1)
+    return n_positions
 
 
 def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
@@ -383,16 +383,16 @@ class TransformersRunner(TorchRunner):
         the usual ones of models of this kind.
         """
         main = str(self.model.main_input_name)
-        known = inspect.signature(self.model.forward).parameters if main == "input_ids" else ()
-        usual = (main, *(name for name in _AFTER_INPUT_IDS if name in known))
+        arguments = inspect.signature(self.model.forward).parameters if main == "input_ids" else ()
+        usual = (main, *(name for name in _AFTER_INPUT_IDS if name in arguments))
         if not isinstance(example, Mapping):
             return usual
-        given = [
+        names = [
             name
             for name, part in example.items()
             if name != "labels" and isinstance(part, Tensor | np.ndarray | list)
         ]
-        return (*(n for n in usual if n in given), *(n for n in given if n not in usual))
+        return (*(n for n in usual if n in names), *(n for n in names if n not in usual))
 
     def _run(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, tuple):
@@ -426,7 +426,7 @@ def _label_names(config: Any) -> tuple[str, ...] | None:
     names = getattr(config, "id2label", None)
     if not names or all(re.fullmatch(r"LABEL_\d+", str(name)) for name in names.values()):
         return None
-    return tuple(str(names[at]) for at in sorted(names, key=int))
+    return tuple(str(names[number]) for number in sorted(names, key=int))
 
 
 DEVICES = ("auto", "cpu", "cuda", "mps")

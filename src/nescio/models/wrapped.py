@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nescio._charts.results import View, result_card
 from nescio._charts.style import cut, listed
-from nescio._io.columns import index_ids, index_of
-from nescio._validation import Array, check_logits, checked_whole, to_numpy
+from nescio._io.frames import index_ids
+from nescio._validation import Array, check_logits, checked_whole, index_of, to_numpy
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.combined import (
     AUTO as THE_DEFAULT,
@@ -21,7 +21,7 @@ from nescio.detectors.combined import (
     Combined,
     default_detector,
 )
-from nescio.detectors.registry import as_detector, written
+from nescio.detectors.registry import as_detector
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import (
     InputError,
@@ -45,7 +45,7 @@ from nescio.models.base import (
 )
 from nescio.models.images import Preprocessing
 from nescio.models.prediction import Prediction
-from nescio.outputs import Head, Outputs
+from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
 
 
@@ -142,16 +142,6 @@ def wrap(
     return Wrapped(runner, own if detector is None else _detector(detector))
 
 
-class _Ran(NamedTuple):
-    """What a model gave for all inputs, and the truth labels if the batches had them."""
-
-    arrays: dict[str, Array]
-    head: Head | None
-    labels: Array | None
-    texts: list[str] | None  # if the inputs were texts
-    n_truncated: int  # the number of texts that were cut off
-
-
 class Wrapped:
     """A runner of a model and a detector for its outputs. Made by `wrap`.
 
@@ -210,12 +200,11 @@ class Wrapped:
             How many samples to run at once. The batches of an iterable are run as they are.
         """
         checked_whole("batch_size", batch_size, minimum=1)
-        ran = self._run(inputs, batch_size)
-        if ran.labels is not None and labels is not None:
+        arrays, own_labels, texts, n_truncated = self._run(inputs, batch_size)
+        if own_labels is not None and labels is not None:
             raise InputError(
                 "labels were given with the batches and as labels=...; pass them once."
             )
-        arrays = ran.arrays
         names, n_labels = self.label_names, arrays["logits"].shape[1]
         if names is not None and len(names) != n_labels:
             raise ShapeError(
@@ -225,41 +214,44 @@ class Wrapped:
         if self.runner.from_probs is None:
             check_logits(arrays["logits"])
         manifest = self.runner.describe()
-        if self.runner.tokenizer is not None and ran.texts is not None:
-            manifest["n_truncated"] = ran.n_truncated
-        if ran.n_truncated:
+        if self.runner.tokenizer is not None and texts is not None:
+            manifest["n_truncated"] = n_truncated
+        if n_truncated:
             warn(
-                f"{ran.n_truncated:,} of {len(arrays['logits']):,} texts have more than "
+                f"{n_truncated:,} of {len(arrays['logits']):,} texts have more than "
                 f"{manifest['max_tokens']:,} tokens. They were cut off: the model has seen only a "
                 "part of them.",
                 TruncatedTextWarning,
             )
+        index = index_of(inputs) if ids is None else None
         return Outputs(
-            arrays.pop("logits"),
-            features=arrays.pop("features", None),
-            labels=labels if ran.labels is None else ran.labels,
-            ids=index_ids(inputs) if ids is None else ids,
-            label_names=self.label_names,
+            arrays["logits"],
+            features=arrays.get(FEATURES),
+            labels=labels if own_labels is None else own_labels,
+            ids=ids if index is None else index_ids(index),
+            label_names=names,
             manifest=manifest,
-            head=ran.head,
-            arrays=arrays,
+            head=self.runner.head({name: array[:batch_size] for name, array in arrays.items()}),
+            arrays={name: arrays[name] for name in self.runner.array_names[1:]},
             # As objects: NumPy would make all texts as long as the longest.
-            kept={} if ran.texts is None else {TEXT: np.array(ran.texts, dtype=np.object_)},
-            index=index_of(inputs) if ids is None else None,
+            kept={} if texts is None else {TEXT: np.array(texts, dtype=np.object_)},
+            index=index,
         )
 
-    def _run(self, inputs: Any, batch_size: int) -> _Ran:
-        """Run the model on all batches of the inputs, and join what it gives for them."""
+    def _run(
+        self, inputs: Any, batch_size: int
+    ) -> tuple[dict[str, Array], Array | None, list[str] | None, int]:
+        """Run the model on all batches of the inputs.
+
+        Return the joined arrays, the truth labels if the batches have them, the texts if the
+        inputs are texts, and how many of these were cut off.
+        """
         blocks: dict[str, list[Array]] = {"logits": []}
         labels: list[Array] = []
         texts: list[str] = []
         n_truncated = 0
-        head = None
         for batch in self.runner.batches(inputs, batch_size):
-            arrays = self.runner.run(batch.inputs)
-            if not blocks["logits"]:
-                head = self.runner.head(arrays)
-            for name, array in arrays.items():
+            for name, array in self.runner.run(batch.inputs).items():
                 earlier = blocks.setdefault(name, [])
                 if earlier and earlier[0].shape[1] != array.shape[1]:
                     raise ShapeError(
@@ -275,14 +267,10 @@ class Wrapped:
             n_truncated += batch.n_truncated
         if not blocks["logits"]:
             raise ShapeError("there are no inputs: not a single sample was given.")
-        joined = {name: np.concatenate(rows) for name, rows in blocks.items()}
-        return _Ran(
-            joined,
-            head,
-            np.concatenate(labels) if labels else None,
-            texts if len(texts) == len(joined["logits"]) else None,
-            n_truncated,
-        )
+        arrays = {name: np.concatenate(parts) for name, parts in blocks.items()}
+        is_text = len(texts) == len(arrays["logits"])
+        joined = np.concatenate(labels) if labels else None
+        return arrays, joined, texts if is_text else None, n_truncated
 
     # --- verdicts ---
 
@@ -348,14 +336,16 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
-        is_free = self.detector is None or bool(self.reason)
-        ready = self._with_features() if is_free else self
-        is_table = is_free and ready.runner.kind == "sklearn" and not isinstance(train, Iterator)
+        if self.detector is not None and not self.reason:
+            outputs = self.outputs(train, labels=labels, batch_size=batch_size)
+            own = copy.deepcopy(self.detector)
+            return Wrapped(self.runner, own.fit(outputs, from_probs=False))
+        ready, note = self._with_features(), ""
+        is_table = ready.runner.kind == "sklearn" and not isinstance(train, Iterator)
         try:
             outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
-            usable = (
-                not is_table or outputs.features is None or not np.isnan(outputs.features).any()
-            )
+            features = outputs.features if is_table else None
+            usable = features is None or not np.isnan(features).any()
         except MissingInputError:
             if not is_table:
                 raise
@@ -363,13 +353,12 @@ class Wrapped:
         if not usable:  # words or missing values, which the model takes, but no detector
             ready = self
             outputs = self.outputs(train, labels=labels, batch_size=batch_size)
-        detector, reason = default_detector(outputs) if is_free else self._own()
-        if not usable:
-            reason += (
+            note = (
                 " The inputs have words or missing values: pass "
                 "features=nescio.TableFeatures().fit(train)."
             )
-        return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
+        detector, reason = default_detector(outputs)
+        return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason + note)
 
     def calibrate(
         self,
@@ -393,7 +382,7 @@ class Wrapped:
             How many samples to run at once.
         """
         outputs = self.outputs(held_out, batch_size=batch_size)
-        detector, reason = self._own()
+        detector, reason = copy.deepcopy(self.detector), self.reason
         # `fit` did not know how many held-out samples there would be.
         too_few = reason and isinstance(detector, Combined) and len(outputs) < MIN_HELD_OUT
         if detector is None or too_few:
@@ -435,10 +424,6 @@ class Wrapped:
         except (MissingInputError, ParameterError):  # the default is then joint energy
             return self
 
-    def _own(self) -> tuple[Any, str]:
-        """Return a copy of the detector, if there is one, and why it was chosen."""
-        return copy.deepcopy(self.detector), self.reason
-
     def _calibrated(self) -> Detector:
         if self.detector is None or not hasattr(self.detector, "offset_"):
             raise NotCalibratedError(
@@ -461,7 +446,7 @@ class Wrapped:
             "model": str(self.runner.describe()["model"]),
             "labels": listed(self.label_names or (), 3) or "no names",
             "features": ", ".join(self.runner.layers) or "none",
-            "detector": "none yet" if self.detector is None else written(self.detector),
+            "detector": "none yet" if self.detector is None else self.detector.text(),
             "threshold": "not calibrated" if calibration is None else calibration.summary(),
         }
         return result_card(
@@ -537,11 +522,12 @@ def check_detector(runner: Runner, detector: Detector) -> None:
             f"{detector.name} reads {arrays}, and {why} (features=..., --features).{listed}"
         )
     # The features may be the input of the head, under another name.
-    known = {"logits", FEATURES, "head", "labels", PENULTIMATE, *runner.array_names}
-    others = sorted(reads - known)
-    if others:
+    missing = sorted(
+        reads - {"logits", FEATURES, "head", "labels", PENULTIMATE, *runner.array_names}
+    )
+    if missing:
         raise MissingInputError(
-            f"{detector.name} reads {', '.join(others)}, which a wrapped model does not give. "
+            f"{detector.name} reads {', '.join(missing)}, which a wrapped model does not give. "
             "Use Outputs with this array; for perturbed inputs, see nescio extract --tuned."
         )
     ours, theirs = runner.label_names, getattr(detector, "label_names_", None)

@@ -34,6 +34,7 @@ MAX_CUTS = 1_023  # this gives at most 2,047 cells
 _BLOCK = 256  # a byte can count up to the 255 earlier scores of a block
 _EARLIER = np.triu(np.ones((_BLOCK, _BLOCK), np.bool_), 1)  # [i, j]: i is earlier than j
 _SMALLEST = 2.0**-53  # the smallest p and 1 - p: some bets are infinite at 0 or at 1
+_MAX_POINTS = 2_048  # of a trace
 
 # --- online p-values ------------------------------------------------------------------------------
 
@@ -198,6 +199,27 @@ class Martingale:
         return np.asarray(np.cumsum(np.log1p(self._stake * (density - 1.0)), axis=1))
 
 
+class Trace:
+    """The evidence after every k-th sample; k doubles whenever there are too many points."""
+
+    def __init__(self) -> None:
+        self.step = 1
+        self.values: Floats = np.empty(0)
+
+    def add(self, n_before: int, evidence: Floats) -> None:
+        """Add the evidence after each of the samples that follow the first `n_before`."""
+        first = -n_before % self.step  # keep samples 0, step, 2 * step, ...
+        self.values = np.concatenate([self.values, evidence[first :: self.step]])
+        while len(self.values) > _MAX_POINTS:
+            self.values = self.values[::2]
+            self.step *= 2
+
+    def points(self) -> tuple[tuple[int, float], ...]:
+        """Return pairs of a number of samples and the evidence after them."""
+        n_samples = np.arange(len(self.values)) * self.step + 1
+        return tuple(zip(n_samples.tolist(), self.values.tolist(), strict=True))
+
+
 # --- the start of a change ------------------------------------------------------------------------
 
 
@@ -207,19 +229,19 @@ class Place:
 
     Attributes
     ----------
-    at : int
+    number : int
         Its number, counted from 1.
     id, time : str or None
         Its id and its time, if they are known.
     """
 
-    at: int
+    number: int
     id: str | None = None
     time: str | None = None
 
     def __str__(self) -> str:
         names = [f"{name} {text}" for name, text in (("id", self.id), ("time", self.time)) if text]
-        return f"input {self.at:,}" + (f" ({', '.join(names)})" if names else "")
+        return f"input {self.number:,}" + (f" ({', '.join(names)})" if names else "")
 
 
 @dataclass(frozen=True)

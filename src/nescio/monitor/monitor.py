@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View
-from nescio._io.columns import check_same_rows, is_frame, read_frame
+from nescio._io.frames import check_same_rows, read_logits
 from nescio._io.tensors import FileKind
 from nescio._validation import (
     Array,
@@ -22,34 +22,32 @@ from nescio._validation import (
     check_matrix,
     checked_share,
     checked_whole,
+    is_frame,
     to_float,
     to_numpy,
 )
-from nescio.calibration import checked_groups
+from nescio.calibration import Calibration, LabelFrequencies, checked_groups
+from nescio.detectors.base import Detector, require_calibration
+from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
-from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place
+from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place, Trace
 from nescio.monitor.report import summary, view
 from nescio.monitor.windows import ControlChart, DriftWatch, LabelDrift, Window
-
-if TYPE_CHECKING:
-    from nescio.calibration import Calibration, LabelFrequencies
-    from nescio.detectors import Detector
-    from nescio.detectors.verdicts import Assessment
 
 Codes = NDArray[np.intp]
 
 _KIND = FileKind("nescio.monitor", "saved monitor")
-# The attributes that a file holds.
-_VALUES = (
+# The attributes that a file holds: arrays as tensors, and numbers and texts as metadata.
+_STORED = (
     *("fingerprint", "alpha", "window", "last_file"),
     *("alarm_at", "log10_martingale", "max_log10_martingale"),
     *("chart.n_samples", "chart.flagged", "chart.n_windows", "chart.n_outside"),
-    *("chart.open_flagged", "martingale.n_samples", "trace.step"),
+    *("chart.open", "chart.open_flagged", "martingale.n_samples", "martingale.log_stakes"),
+    *("finder.gains", "trace.step", "trace.values"),
 )
-_ARRAYS = ("chart.open", "martingale.log_stakes", "finder.gains", "trace.values")
+_STORED_OF_LABELS = ("drift_watch.counts", "drift_watch.sizes", "drift_watch.n_tests")
 _CLOSE = 1e-6  # how close p * (n + 1) must be to a whole number
 _CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block
-_MAX_POINTS = 2_048  # of a trace
 
 
 class Monitor(Result):
@@ -105,14 +103,7 @@ class Monitor(Result):
         window: int = 500,
         seed: int = 0,
     ) -> None:
-        from nescio.detectors import NotCalibratedError
-
-        if not hasattr(detector, "calibration_"):
-            kind = detector if isinstance(detector, type) else type(detector)
-            raise NotCalibratedError(
-                f"{kind.__name__} is not calibrated, and a stream is compared with the "
-                "calibration data. Call calibrate(held_out) first."
-            )
+        require_calibration(detector)
         self.alpha = checked_share("alpha", alpha)
         self.window = checked_whole("window", window, minimum=10)
         self.calibration = detector.calibration_
@@ -192,7 +183,7 @@ class Monitor(Result):
         if logits is None or self.drift_watch is None:
             return None
         if is_frame(logits):
-            frame = read_frame(logits, self.label_names)
+            frame = read_logits(logits, self.label_names)
             ids = None if assessment.ids is None else assessment.ids.tolist()
             check_same_rows("logits", frame.get("ids"), ids, "the assessment")
             logits = frame["logits"]
@@ -315,11 +306,11 @@ class Monitor(Result):
     def _view(self) -> View:
         return view(self)
 
-    def plot(self, ax: Any = None, **options: Any) -> Any:
+    def plot(self, ax: Any = None) -> Any:
         """Draw the share flagged in each window; see `MonitorDisplay`."""
         from nescio.displays import MonitorDisplay
 
-        return MonitorDisplay.from_monitor(self, ax=ax, **options)
+        return MonitorDisplay(self).plot(ax)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything that is known about the stream so far, for JSON."""
@@ -348,12 +339,13 @@ class Monitor(Result):
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the state to one safetensors file, atomically; replace a file only with `force`."""
-        arrays, values = self._stored_names()
-        tensors: dict[str, Array] = {name: attrgetter(name)(self) for name in arrays}
+        state = {name: attrgetter(name)(self) for name in self._stored_names()}
+        tensors: dict[str, Array] = {
+            name: state.pop(name) for name in [*state] if isinstance(state[name], np.ndarray)
+        }
         tensors |= {f"bags.{code}": bag.counts for code, bag in enumerate(self.bags)}
         windows = [astuple(window) for window in self.chart.windows]
         tensors["windows"] = np.array(windows, np.int64).reshape(-1, 5)
-        state = {name: attrgetter(name)(self) for name in values}
         state["generator"] = self.generator.bit_generator.state
         state["change"] = self.change and asdict(self.change)
         state["starts"] = [asdict(start) for start in self.finder.starts]
@@ -373,12 +365,10 @@ class Monitor(Result):
                 f"{path} is the state of a monitor for another detector, or for an earlier "
                 "calibration of this one. Start a new state file."
             )
-        arrays, values = monitor._stored_names()
-        stored = {name: tensors[name].copy() for name in arrays}  # a file is read-only
-        stored |= {name: state[name] for name in values}
-        for name, value in stored.items():
+        for name in monitor._stored_names():
             owner, _, attribute = name.rpartition(".")
-            setattr(attrgetter(owner)(monitor) if owner else monitor, attribute, value)
+            value = state[name] if name in state else tensors[name].copy()  # a file is read-only
+            setattr(getattr(monitor, owner) if owner else monitor, attribute, value)
         for code, bag in enumerate(monitor.bags):
             bag.counts = tensors[f"bags.{code}"].copy()
         monitor.chart.windows.extend(Window(*row) for row in tensors["windows"].tolist())
@@ -391,13 +381,8 @@ class Monitor(Result):
             monitor.drift_watch.drifts = {drift.label: drift for drift in drifts}
         return monitor
 
-    def _stored_names(self) -> tuple[list[str], list[str]]:
-        """Return the names of the arrays, and of the numbers and texts, that a file holds."""
-        arrays, values = list(_ARRAYS), list(_VALUES)
-        if self.drift_watch is not None:
-            arrays += ["drift_watch.counts", "drift_watch.sizes"]
-            values += ["drift_watch.n_tests"]
-        return arrays, values
+    def _stored_names(self) -> tuple[str, ...]:
+        return _STORED if self.drift_watch is None else (*_STORED, *_STORED_OF_LABELS)
 
 
 def resume(
@@ -419,27 +404,6 @@ def resume(
                 f"changed to {value:g}. Pass --{name} {getattr(monitor, name):g}, or another file."
             )
     return monitor
-
-
-class Trace:
-    """The evidence after every k-th sample; k doubles whenever there are too many points."""
-
-    def __init__(self) -> None:
-        self.step = 1
-        self.values: Floats = np.empty(0)
-
-    def add(self, n_before: int, evidence: Floats) -> None:
-        """Add the evidence after each of the samples that follow the first `n_before`."""
-        first = -n_before % self.step  # keep samples 0, step, 2 * step, ...
-        self.values = np.concatenate([self.values, evidence[first :: self.step]])
-        while len(self.values) > _MAX_POINTS:
-            self.values = self.values[::2]
-            self.step *= 2
-
-    def points(self) -> tuple[tuple[int, float], ...]:
-        """Return pairs of a number of samples and the evidence after them."""
-        n_samples = np.arange(len(self.values)) * self.step + 1
-        return tuple(zip(n_samples.tolist(), self.values.tolist(), strict=True))
 
 
 # --- the calibration that a stream is compared with -----------------------------------------------

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio._charts.results import View
-from nescio._charts.svg import (
-    BarRow,
-    BarRows,
-    Chart,
-    Markup,
-    Scale,
-    percent,
-    power_of_ten,
-)
+from nescio._charts.svg import BarRow, BarRows, Chart, Markup, Scale, percent, power_of_ten
 from nescio.monitor.windows import COVERAGE, LabelDrift, Window
 
 if TYPE_CHECKING:
@@ -175,8 +167,8 @@ def _odds(exponent: float) -> str:
     return f"{10**exponent:,.2g}" if exponent < 1 else f"{10**exponent:,.0f}"
 
 
-def _plural(n: int, one: str, many: str | None = None) -> str:
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
+def _plural(n: int, singular: str, plural: str | None = None) -> str:
+    return f"{n:,} {singular if n == 1 else plural or singular + 's'}"
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -252,7 +244,7 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
         tip += " (window incomplete)" if window.n < monitor.window else ""
         css = "out" if window.outside else "in"
         chart.dot(window.start + window.n / 2, window.share, css, tip=tip, radius=2.5)
-    since = 0 if monitor.change is None else monitor.change.since.at
+    since = 0 if monitor.change is None else monitor.change.since.number
     if since > windows[0].start:
         chart.rule(x=since, text=f"changed at about input {since:,}")
     newest = windows[-1]

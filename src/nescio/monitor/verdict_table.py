@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nescio._io.arrow import TableFiles, as_ids, to_array
-from nescio._io.columns import Columns
-from nescio._io.files import find_files
-from nescio._io.results import without_quote
+from nescio._io.files import as_ids, find_files, to_array, without_quote
+from nescio._io.tables import Columns, TableFiles
 from nescio._validation import Array, FloatArray
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import (

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
-from nescio._io.columns import MATRICES
-from nescio._io.files import Files
-from nescio._io.results import to_values
+from nescio._io.files import Files, to_values
+from nescio._io.tables import MATRICES
 from nescio._io.tensors import FileKind, Stacked, decode_tensors, read_tensors, verify_checksum
 from nescio._validation import Array
 from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError

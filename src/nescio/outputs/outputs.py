@@ -12,24 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.results import Result, View
+from nescio._charts.results import Result, View, joined, label_columns
 from nescio._charts.style import listed
-from nescio._io.columns import (
-    MATRICES,
-    Columns,
-    check_same_rows,
-    is_frame,
-    read_features,
-    read_frame,
-    read_truth,
-    warn_of_ignored,
-)
-from nescio._io.results import joined, label_columns
+from nescio._io.frames import check_same_rows, read_features, read_frame, read_logits, read_truth
+from nescio._io.tables import MATRICES, Columns, warn_of_ignored
 from nescio._validation import (
     Array,
     FloatArray,
     check_matrix,
     check_multi_hot,
+    is_frame,
     to_float,
     to_numpy,
 )
@@ -170,7 +162,7 @@ class Outputs(Result):
     ) -> None:
         row_ids = None  # of a data frame: other data frames must have the same
         if type(logits) is not np.ndarray and is_frame(logits):  # an array is the usual case
-            read = read_frame(logits, label_names)
+            read = read_logits(logits, label_names)
             logits = read["logits"]
             features = read.get("features") if features is None else features
             labels = read.get("labels") if labels is None else labels
@@ -433,7 +425,7 @@ class Outputs(Result):
         from_probs : bool
             Whether the values are probabilities, which are converted to logits.
         """
-        content = Columns(id_column, labels, ignore, keep).read_frame(frame)
+        content = read_frame(frame, Columns(id_column, labels, ignore, keep))
         return from_content(content, from_probs=from_probs)
 
 

@@ -4,10 +4,12 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from fixtures.reports import Page, build
 from nescio import scores
 from nescio.lab.report import build_report
+from nescio.lab.report.figures import density, visible_range
 from nescio.outputs import Outputs
 
 
@@ -46,3 +48,29 @@ def test_many_labels_stay_small_and_the_rare_are_left_out(make_evidence, make_li
     assert said in Page(page).text
     few = make_evidence(n_labels=100)
     assert "most frequent of the" not in build_report(make_lines(few), [few], title="Few")
+
+
+def test_density_is_that_of_a_normal(rng):
+    grid, heights = density(rng.normal(0, 1, 50_000), -4, 4)
+    expected = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
+    assert np.abs(heights - expected).max() < 0.02
+
+
+def test_rows_out_are_not_drawn():
+    _, heights = density(np.array([-np.inf, -np.inf]), 0, 1)
+    assert not heights.any()
+    grid, heights = density(np.array([-np.inf, 0.5, 0.5]), 0, 1)
+    assert np.trapezoid(heights, grid) == pytest.approx(1, abs=0.05)
+
+
+def test_an_outlier_does_not_stretch_the_axis(rng):
+    values = np.append(rng.normal(0, 1, 10_000), 1e9)
+    low, high = visible_range(values)
+    assert -6 < low < -2
+    assert 2 < high < 6
+
+
+def test_the_axis_of_equal_scores_has_a_width():
+    low, high = visible_range(np.ones(3), np.array([-np.inf]))
+    assert low < 1 < high
+    assert visible_range(np.array([-np.inf])) is None

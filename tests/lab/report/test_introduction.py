@@ -6,7 +6,7 @@ from fixtures.reports import Page
 from nescio.detectors import MaxLogit
 from nescio.lab.benchmark.tables import Column, Table, TablePart
 from nescio.lab.report import build_report
-from nescio.lab.report.page import Introduction, introduced
+from nescio.lab.report.cases import Introduction, introduced
 
 TABLE = Table(
     "Let through <if>",

@@ -28,7 +28,7 @@ def test_the_plot_shows_the_incomplete_window_and_the_start_of_a_change(tmp_path
     assert "inputs 501 to 620" in text
     assert "(window incomplete)" in text
     assert "The last window is incomplete: it has 120 inputs." in text
-    assert f"changed at about input {monitor.change.since.at:,}" in text
+    assert f"changed at about input {monitor.change.since.number:,}" in text
 
 
 def test_the_plot_shows_alarm_windows_and_labels(tmp_path, rng):

@@ -12,7 +12,8 @@ from fixtures.reports import Page, result_line
 from nescio import scores
 from nescio._charts.style import sheet
 from nescio.errors import FileError, InputError, MissingDependencyError
-from nescio.lab.report import build_report, resource, write_report
+from nescio.lab.report import build_report, write_report
+from nescio.lab.report.page import resource
 from nescio.outputs import Outputs
 
 

@@ -1,4 +1,4 @@
-"""Single inputs in a report: those on which two detectors disagree, and false alarms."""
+"""Inputs in a report: where two detectors disagree, false alarms, and the first of each set."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import io
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,10 +16,13 @@ from numpy.typing import NDArray
 
 from nescio._charts.style import JOINT
 from nescio._charts.svg import BarRow, BarRows, Chart, Markup, Scale, Values, percent, short
+from nescio.detectors import Detector
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.lab.benchmark.results import Evidence
+from nescio.lab.benchmark.tables import Table
 from nescio.lab.report.figures import (
     MAX,
+    Flags,
     find_threshold,
     label_energies,
     label_names,
@@ -30,7 +34,8 @@ from nescio.models.images import read_image
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
 
-_CASES = 6
+_CASES = 6  # of a group
+_FIRST_INPUTS = 6  # of a set, in the introduction
 _BARS = 6
 _PIXELS = 112
 _QUALITY = 82
@@ -48,21 +53,19 @@ def case_groups(
     disagrees with joint energy follow.
     """
     scored = {name: scores_of(evidence, name) for name in (JOINT, MAX, *best.values())}
-    thresholds: dict[str, float] = {}
-    for name, scores in scored.items():
-        threshold = find_threshold(scores.id_scores, tpr)
-        if threshold is None:
-            return []
-        thresholds[name] = threshold
+    thresholds = {
+        name: threshold
+        for name, own in scored.items()
+        if (threshold := find_threshold(own.id_scores, tpr)) is not None
+    }
+    if len(thresholds) < len(scored):
+        return []
     medians = np.median(label_energies(evidence.id_outputs.logits), axis=0)
     groups = []
-    for set_name in (*evidence.ood_outputs, evidence.id_name):
-        names = dict.fromkeys((JOINT, MAX, best.get(set_name, MAX)))
-        of_set = {name: scored[name] for name in names}
-        if set_name == evidence.id_name:
-            of_set = scored
-        groups += _disagreements(evidence, set_name, of_set, thresholds, medians)
-    return groups
+    for ood in evidence.ood_outputs:
+        of_set = {name: scored[name] for name in (JOINT, MAX, best.get(ood, MAX))}
+        groups += _disagreements(evidence, ood, of_set, thresholds, medians)
+    return groups + _disagreements(evidence, evidence.id_name, scored, thresholds, medians)
 
 
 def _disagreements(
@@ -82,7 +85,10 @@ def _disagreements(
     values = {
         name: own.id_scores if is_id else own.ood_scores[set_name] for name, own in scored.items()
     }
-    ranks = {name: _share_below(scored[name].id_scores, own) for name, own in values.items()}
+    ranks = {
+        name: np.searchsorted(np.sort(scored[name].id_scores), own) / len(scored[name].id_scores)
+        for name, own in values.items()
+    }
     is_right = {name: (own >= thresholds[name]) == is_id for name, own in values.items()}
     groups = []
     for other in [name for name in values if name != JOINT]:
@@ -124,11 +130,6 @@ def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> 
     )
 
 
-def _share_below(id_scores: Values, values: Values) -> Values:
-    below: Values = np.searchsorted(np.sort(id_scores), values) / len(id_scores)
-    return below
-
-
 def input_case(
     evidence: Evidence,
     set_name: str,
@@ -143,21 +144,21 @@ def input_case(
     names = label_names(evidence)
     name = f"input {row}" if outputs.ids is None else str(outputs.ids[row])
     root = evidence.image_roots.get(set_name)
-    truth = () if outputs.labels is None else np.flatnonzero(outputs.labels[row])
-    return {
+    case = {
         "name": name,
         "picture": "" if root is None or outputs.ids is None else _picture(root, name),
-        "text": shown_text(outputs, row),
-        "truth": ", ".join(names[label] for label in truth)
-        if outputs is evidence.id_outputs
-        else "",
-        "bars": ""
-        if medians is None
-        else energy_bars(names, label_energies(outputs.logits[[row]])[0], medians),
+        "text": _shown_text(outputs, row),
+        "truth": "",
+        "bars": "",
     }
+    if outputs is evidence.id_outputs and outputs.labels is not None:
+        case["truth"] = ", ".join(names[label] for label in np.flatnonzero(outputs.labels[row]))
+    if medians is not None:
+        case["bars"] = energy_bars(names, label_energies(outputs.logits[[row]])[0], medians)
+    return case
 
 
-def shown_text(outputs: Outputs, row: int) -> dict[str, str] | None:
+def _shown_text(outputs: Outputs, row: int) -> dict[str, str] | None:
     """Return the text that an input is: its beginning, and the rest, which is hidden at first."""
     column = outputs.kept.get(TEXT)
     if column is None or not isinstance(column[row], str):
@@ -250,7 +251,7 @@ def _percent(share: float) -> str:
     return ">99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
-Flags = NDArray[np.bool_]
+# --- false alarms ---------------------------------------------------------------------------------
 
 _MANY = 7  # inputs with this many labels or more form one group
 _FEWEST = 10  # labels with fewer inputs are not listed
@@ -366,3 +367,46 @@ def _count_chart(label_counts: NDArray[np.int_], flags: dict[str, Flags], kind: 
             left = slot * (group + 0.14 + room * place)
             chart.bar(left, 0.92 * room * slot, share, _STYLES[place], tip=tip)
     return chart.draw()
+
+
+# --- the first inputs of each set -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a report begins with.
+
+    Attributes
+    ----------
+    sentences : sequence of str
+    table : Table
+    detector : Detector
+        A calibrated detector, whose verdicts are shown.
+    """
+
+    sentences: Sequence[str]
+    table: Table
+    detector: Detector
+
+
+def introduced(introduction: Introduction, evidence: Evidence) -> dict[str, Any]:
+    """Return what the template reads: the sentences, the table, and the first inputs of each set.
+
+    The inputs are the first ones, so that they are not chosen by their verdicts.
+    """
+    detector, labels = introduction.detector, label_names(evidence)
+    sets = []
+    for name, outputs in {evidence.id_name: evidence.id_outputs, **evidence.ood_outputs}.items():
+        is_id = outputs is evidence.id_outputs
+        verdicts = detector.assess(outputs, from_probs=False)
+        cases = []
+        for row in range(min(_FIRST_INPUTS, len(outputs))):
+            case = input_case(evidence, name, outputs, row)
+            predicted = np.flatnonzero(outputs.logits[row] > 0)
+            case["predicted"] = ", ".join(labels[label] for label in predicted) or "nothing"
+            score = float(verdicts.scores[row])
+            case["verdicts"] = [input_verdict(detector.name, score, detector.offset_, is_id=is_id)]
+            cases.append(case)
+        counts = {"n_inputs": len(outputs), "n_flagged": len(verdicts.flagged)}
+        sets.append({"name": name, "is_id": is_id, **counts, "cases": cases})
+    return {"sentences": introduction.sentences, "table": introduction.table, "sets": sets}

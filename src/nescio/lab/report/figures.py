@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio import scores
-from nescio._charts.histogram import density, roc, share_kept, visible_range
+from nescio._charts.histogram import WHOLE, roc, roc_axes, share_kept
 from nescio._charts.style import JOINT, curve_style, set_style
 from nescio._charts.svg import Chart, Markup, Scale, Values, percent, short
 from nescio.calibration import empirical_threshold
@@ -20,6 +21,8 @@ from nescio.metrics import auroc, fpr_at_tpr
 from nescio.metrics.comparison import Scored
 
 LegendEntry = tuple[str, str]  # CSS class and text
+
+Flags = NDArray[np.bool_]
 
 MAX = "max_logit"
 _LARGEST = 3e38  # replaces an infinite energy
@@ -131,13 +134,12 @@ def label_energies(logits: NDArray[np.floating]) -> Values:
     return np.nan_to_num(energies, nan=0.0, posinf=_LARGEST)
 
 
-def true_or_predicted(evidence: Evidence) -> NDArray[np.bool_]:
+def true_or_predicted(evidence: Evidence) -> Flags:
     """Return the true labels of each ID input, (n_samples, n_labels); else the predicted ones."""
     labels = evidence.id_outputs.labels
     return evidence.id_outputs.logits > 0 if labels is None else labels.astype(bool)
 
 
-_WHOLE = Scale(0.0, 1.0, write=percent)
 _Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID and OOD scores
 _CORNER = (0.3, 0.7)  # the enlarged part: FPR up to, TPR from
 
@@ -173,10 +175,10 @@ def joint_roc_figures(evidence: Sequence[Evidence], tpr: float) -> list[dict[str
 
 def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, Any]:
     """Draw curves, with a legend by AUROC, and the upper left corner if a curve reaches it."""
-    whole = _roc_chart(_WHOLE, _WHOLE, title, tpr)
+    whole = roc_axes(title, tpr, height=380)
     x = Scale(0.0, _CORNER[0], write=percent)
     y = Scale(_CORNER[1], 1.0, write=percent)
-    corner = _roc_chart(x, y, f"{title}, upper left corner", tpr)
+    corner = roc_axes(f"{title}, upper left corner", tpr, height=380, x=x, y=y)
     legend = []
     near = False
     for number, css, name, id_scores, ood_scores in curves:
@@ -189,19 +191,6 @@ def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, A
     legend.sort(key=lambda entry: -float(entry[-1]))
     charts = [whole.draw(), corner.draw()] if near else [whole.draw()]
     return {"charts": charts, "legend": legend}
-
-
-def _roc_chart(x: Scale, y: Scale, name: str, tpr: float) -> Chart:
-    chart = Chart(
-        x,
-        y,
-        name=name,
-        height=380,
-        x_label="OOD let through, %",
-        y_label="ID kept, %",
-    )
-    chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
-    return chart
 
 
 def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch | None:
@@ -275,7 +264,7 @@ def _threshold_chart(
     """Draw the share kept; the first set is the ID set."""
     chart = Chart(
         Scale(*ends),
-        _WHOLE,
+        WHOLE,
         name=f"Share kept over the threshold, {name}",
         width=620,
         height=300,
@@ -397,3 +386,54 @@ def _top_k_chart(name: str, ks: Sequence[int], by_ood: dict[str, list[float]]) -
         for k, value in zip(ks, values, strict=True):
             chart.dot(k, value, set_style(number), tip=f"{ood}, k = {k}: {100 * value:.2f} %")
     return chart.draw()
+
+
+# --- densities ---
+
+_NEARLY_ALL = (0.003, 0.997)  # of each set lies within a chart of densities
+
+
+def visible_range(*sets: Values) -> tuple[float, float] | None:
+    """Return the ends of an axis that shows nearly all of each set; None without finite scores."""
+    ends = []
+    for values in sets:
+        finite = values[np.isfinite(values)]
+        if len(finite):
+            ends.append(np.quantile(finite, _NEARLY_ALL))
+    if not ends:
+        return None
+    low, high = float(np.min(ends)), float(np.max(ends))
+    if not math.isfinite(high - low):  # scores near the largest float
+        return None
+    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):
+        margin = abs(low) / 10 or 1.0
+    else:
+        margin = 0.02 * (high - low)
+    return low - margin, high + margin
+
+
+def density(values: Values, low: float, high: float, n_points: int = 128) -> tuple[Values, Values]:
+    """Return a smoothed histogram within [low, high], scaled as a density of all finite values."""
+    finite = values[np.isfinite(values)]
+    grid = np.linspace(low, high, n_points)
+    # Values just outside are counted too, so that the curve does not fall at the edge.
+    margin = (high - low) / 4
+    near = finite[(finite >= low - margin) & (finite <= high + margin)]
+    if not len(near):
+        return grid, np.zeros(n_points)
+    from scipy.ndimage import gaussian_filter1d
+
+    counts, edges = np.histogram(near, bins=600, range=(low - margin, high + margin))
+    step = float(edges[1] - edges[0])
+    # The smoothing is at least as wide as one step of the grid.
+    width = max(_bandwidth(near), float(grid[1] - grid[0])) / step
+    smooth = gaussian_filter1d(counts / (len(finite) * step), width, mode="constant")
+    heights: Values = np.interp(grid, (edges[:-1] + edges[1:]) / 2, smooth)
+    return grid, heights
+
+
+def _bandwidth(values: Values) -> float:
+    """Return the bandwidth of Silverman's rule, with a spread that is robust to outliers."""
+    low, high = np.quantile(values, [0.25, 0.75])
+    spread = min(float(np.std(values)), float(high - low) / 1.34) or float(np.std(values))
+    return float(0.9 * spread * len(values) ** -0.2)

@@ -1,20 +1,26 @@
-"""The report: what the templates read, and the page as one HTML file."""
+"""The report as one HTML file: where its data comes from, its chapters, and the results in them."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-
-from nescio._charts.style import JOINT, set_style
-from nescio._charts.svg import percent
+from nescio._charts.results import strip
+from nescio._charts.style import JOINT, chart_style, set_style
+from nescio._charts.svg import Markup, percent
+from nescio._io.files import check_target, replacing
+from nescio._version import __version__
 from nescio.detectors import Detector
-from nescio.errors import InputError
+from nescio.errors import InputError, require
 from nescio.lab.benchmark.results import (
+    MEASURES,
     BenchmarkRun,
     Evidence,
     Line,
@@ -22,12 +28,11 @@ from nescio.lab.benchmark.results import (
     read_lines,
     summarise,
 )
-from nescio.lab.benchmark.tables import Table
 from nescio.lab.report.cases import (
+    Introduction,
     case_groups,
     false_alarms,
-    input_case,
-    input_verdict,
+    introduced,
     why_no_pictures,
 )
 from nescio.lab.report.figures import (
@@ -35,24 +40,30 @@ from nescio.lab.report.figures import (
     best_detectors,
     density_switch,
     joint_roc_figures,
-    label_names,
     label_switch,
     roc_figure,
     set_legend,
     threshold_switch,
     top_k_figure,
 )
-from nescio.lab.report.standings import standings
-from nescio.metrics.comparison import Spread, compare_outputs
+from nescio.metrics import Evaluation
+from nescio.metrics.comparison import Spread, chance_note, compare_outputs, find_lead
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
 from nescio.outputs.reading import Sets
 
 ReportInputs = tuple[list[Line], list[Evidence]]
+Spreads = Mapping[str, Mapping[str, Spread]]  # by detector and measure
+
+_LONGEST_FACT = 600
+_LEVEL = 0.05
+
+
+# --- what a report is made from -------------------------------------------------------------------
 
 
 def from_results(
-    path: Path, image_roots: Mapping[str, Path] | None = None, *, recorded_roots: bool = False
+    path: Path, image_roots: Mapping[str, Path], *, recorded_roots: bool = False
 ) -> ReportInputs:
     """Read the folder of a benchmark, or a file of result lines, which has no evidence.
 
@@ -75,8 +86,8 @@ def from_results(
             if recorded_roots or root.resolve().is_relative_to(within)
         }
         own = {of_network.id_name, *of_network.ood_outputs}
-        named = {name: root for name, root in (image_roots or {}).items() if name in own}
-        evidence.append(replace(of_network, image_roots=roots | named))
+        roots |= {name: root for name, root in image_roots.items() if name in own}
+        evidence.append(replace(of_network, image_roots=roots))
     return lines, evidence
 
 
@@ -92,18 +103,18 @@ def from_outputs(
 ) -> ReportInputs:
     """Evaluate detectors on the outputs of one network; `name` is that of the ID set."""
 
-    def with_texts(outputs: Outputs, name: str) -> Outputs:
+    def with_texts(outputs: Outputs, set_name: str) -> Outputs:
         if text_column is None:
             return outputs
         if text_column not in outputs.kept:  # only of a table is it checked before
             raise InputError(
-                f"{name} has no column {text_column!r} (--text-column). Pass a table that has it "
-                "(.csv, .parquet or .arrow), or leave out --text-column."
+                f"{set_name} has no column {text_column!r} (--text-column). Pass a table that has "
+                "it (.csv, .parquet or .arrow), or leave out --text-column."
             )
         return replace(outputs, kept={TEXT: outputs.kept[text_column]})
 
-    ood = {name: with_texts(data, f"the OOD data {name!r}") for name, data in sets.ood.items()}
     id_outputs = with_texts(sets.id, "the ID data")
+    ood = {ood: with_texts(outputs, f"the OOD data {ood!r}") for ood, outputs in sets.ood.items()}
     comparison = compare_outputs(
         detectors, id_outputs, ood, train=sets.train, held_out=sets.held_out, on_step=on_step
     )
@@ -112,81 +123,79 @@ def from_outputs(
     return lines, [Evidence(name, 0, id_outputs, ood, comparison.scores, image_roots)]
 
 
-_SHOWN = 6
+# --- the page -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Introduction:
-    """What a report begins with.
+def resource(name: str) -> str:
+    """Return the text of a file of this package: a style sheet, a template or the script."""
+    return files(__package__).joinpath(name).read_text("utf-8")
 
-    Attributes
+
+def build_report(
+    lines: Sequence[Line],
+    evidence: Sequence[Evidence],
+    *,
+    title: str,
+    introduction: Introduction | None = None,
+) -> str:
+    """Return the report as HTML.
+
+    Parameters
     ----------
-    sentences : sequence of str
-    table : Table
-    detector : Detector
-        A calibrated detector, whose verdicts are shown.
+    lines : sequence of Line
+        Results of all ID sets, OOD sets, detectors and seeds.
+    evidence : sequence of Evidence
+        At most one for each ID set and seed. The figures show the first seed of each ID set; the
+        significance of a lead is tested in all seeds. Without evidence there are only tables.
+    title : str
+        Title of the page.
+    introduction : Introduction, optional
+        What comes before the summary; it shows inputs of the first evidence, which must be there.
     """
-
-    sentences: Sequence[str]
-    table: Table
-    detector: Detector
-
-
-def introduced(introduction: Introduction, evidence: Evidence) -> dict[str, Any]:
-    """Return what the template reads: the sentences, the table, and the first inputs of each set.
-
-    The inputs are the first ones, so that they are not chosen by their verdicts.
-    """
-    sets = {evidence.id_name: evidence.id_outputs, **evidence.ood_outputs}
-    return {
-        "sentences": introduction.sentences,
-        "table": introduction.table,
-        "sets": [
-            _shown_set(introduction.detector, evidence, name, outputs)
-            for name, outputs in sets.items()
-        ],
-    }
-
-
-def _shown_set(
-    detector: Detector, evidence: Evidence, name: str, outputs: Outputs
-) -> dict[str, Any]:
-    """Return the first inputs of one set, and how many of all are flagged."""
-    is_id = outputs is evidence.id_outputs
-    verdicts = detector.assess(outputs, from_probs=False)
-    labels = label_names(evidence)
-    cases = []
-    for row in range(min(_SHOWN, len(outputs))):
-        case = input_case(evidence, name, outputs, row)
-        predicted = np.flatnonzero(outputs.logits[row] > 0)
-        case["predicted"] = ", ".join(labels[label] for label in predicted) or "nothing"
-        score = float(verdicts.scores[row])
-        case["verdicts"] = [input_verdict(detector.name, score, detector.offset_, is_id=is_id)]
-        cases.append(case)
-    return {
-        "name": name,
-        "is_id": is_id,
-        "n_inputs": len(outputs),
-        "n_flagged": len(verdicts.flagged),
-        "cases": cases,
-    }
+    if not lines:
+        raise InputError("a report needs at least one result line, got none.")
+    jinja2 = require("jinja2", "report")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(resource),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = resource("script.js")
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    page: str = environment.get_template("page.html.j2").render(
+        title=title,
+        introduction=introduction and introduced(introduction, evidence[0]),
+        joint_rocs=_joint_rocs(lines, evidence),
+        chapters=_chapters(lines, evidence),
+        manifests=_manifests(lines),
+        version=__version__,
+        style=Markup(chart_style() + resource("style.css")),
+        script=Markup(script),
+        # The content security policy allows the one script with this hash.
+        script_hash="sha256-" + base64.b64encode(digest).decode("ascii"),
+    )
+    return page
 
 
-Key = TypeVar("Key", bound=Hashable)
+def write_report(
+    path: str | Path,
+    lines: Sequence[Line],
+    evidence: Sequence[Evidence],
+    *,
+    title: str,
+    introduction: Introduction | None = None,
+    force: bool = False,
+) -> None:
+    """Write the report to one file, atomically; replace an existing file only with `force`."""
+    check_target(path, force=force)
+    page = build_report(lines, evidence, title=title, introduction=introduction)
+    with replacing(path, force=force) as temporary:
+        temporary.write_text(page, "utf-8")
 
-_LONGEST_FACT = 600
 
-
-def chapters(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
-    """Return all chapters, in order of appearance."""
-    result = []
-    for number, (id_name, own) in enumerate(_grouped(lines, lambda line: line.id).items()):
-        seeds = sorted((run for run in evidence if run.id_name == id_name), key=lambda e: e.seed)
-        result.append(_chapter(f"id{number}", own, seeds))
-    return result
-
-
-def joint_rocs(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
+def _joint_rocs(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
     """Return the figures of joint energy on all ID sets together, of the first seed of each."""
     first: dict[str, Evidence] = {}
     for run in sorted(evidence, key=lambda run: run.seed):
@@ -200,55 +209,85 @@ def _tpr(lines: Sequence[Line]) -> float:
     return next((line.evaluation.tpr for line in lines if line.evaluation is not None), 0.95)
 
 
-def _grouped(lines: Sequence[Line], key: Callable[[Line], Key]) -> dict[Key, list[Line]]:
-    groups: dict[Key, list[Line]] = {}
+def _manifests(lines: Sequence[Line]) -> dict[tuple[str, int], dict[str, str]]:
+    """Return what the results of each ID set and seed were made from."""
+    first: dict[tuple[str, int], Line] = {}
     for line in lines:
-        groups.setdefault(key(line), []).append(line)
-    return groups
+        first.setdefault((line.id, line.seed), line)
+    return {
+        run: {"benchmark": line.spec, **dict(_flat(line.manifest, ""))}
+        for run, line in first.items()
+    }
+
+
+def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{name}.")
+            continue
+        text = value
+        if not isinstance(value, str):
+            text = json.dumps(value, ensure_ascii=False, default=str)
+        # The result file holds it in full.
+        long = len(text) > _LONGEST_FACT
+        yield name, f"{text[:_LONGEST_FACT]} … (see the result file)" if long else text
+
+
+# --- chapters -------------------------------------------------------------------------------------
+
+
+def _chapters(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
+    """Return one chapter per ID set, in order of appearance."""
+    chapters = []
+    for number, id_name in enumerate(dict.fromkeys(line.id for line in lines)):
+        own = [line for line in lines if line.id == id_name]
+        seeds = sorted((run for run in evidence if run.id_name == id_name), key=lambda e: e.seed)
+        chapters.append(_chapter(f"id{number}", own, seeds))
+    return chapters
 
 
 def _chapter(anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence]) -> dict[str, Any]:
-    tpr = _tpr(lines)
+    """Return one ID set: a section per OOD set, and the figures that these share."""
+    tpr, id_name = _tpr(lines), lines[0].id
     first = next((run for run in evidence if run.scores and run.ood_outputs), None)
     summary = summarise(lines)
     sections = []
-    for number, (ood, own) in enumerate(_grouped(lines, lambda line: line.ood).items()):
-        spreads = summary.get((own[0].id, ood), {})
-        sections.append(_section(f"{anchor}-ood{number}", own, spreads, evidence, first, tpr))
+    for number, ood in enumerate(dict.fromkeys(line.ood for line in lines)):
+        figures = None if first is None else _pair_figures(first, ood, tpr)
+        own = [line for line in lines if line.ood == ood]
+        curves = [] if first is None or figures is None else list(first.scores)
+        sections.append(
+            {
+                "ood": ood,
+                "anchor": f"{anchor}-ood{number}",
+                "figures": figures,
+                "standings": _standings(own, summary.get((id_name, ood), {}), evidence, curves),
+            }
+        )
     return {
-        "id_name": lines[0].id,
+        "id_name": id_name,
         "anchor": anchor,
         "tpr": percent(tpr),
         "n_seeds": len({line.seed for line in lines}),
         "sections": sections,
-        "figures": None if first is None else _figures(first, tpr),
+        "figures": None if first is None else _shared_figures(first, tpr),
     }
 
 
-def _section(
-    anchor: str,
-    lines: Sequence[Line],
-    spreads: Mapping[str, Mapping[str, Spread]],
-    evidence: Sequence[Evidence],
-    first: Evidence | None,
-    tpr: float,
-) -> dict[str, Any]:
-    """Return one OOD set within a chapter; without evidence it has no figures."""
-    ood = lines[0].ood
-    section: dict[str, Any] = {"ood": ood, "anchor": anchor, "figures": None}
-    curves: list[str] = []
-    if first is not None and ood in first.ood_outputs:
-        css = set_style(list(first.ood_outputs).index(ood))
-        curves = list(first.scores)
-        section["figures"] = {
-            "roc": roc_figure(first, ood, tpr),
-            "densities": density_switch(first, ood, tpr, css),
-            "legend": [("id", first.id_name), (css, ood)],
-        }
-    return section | {"standings": standings(lines, spreads, evidence, curves)}
+def _pair_figures(evidence: Evidence, ood: str, tpr: float) -> dict[str, Any] | None:
+    """Return the figures of one OOD set; None if the evidence lacks it."""
+    if ood not in evidence.ood_outputs:
+        return None
+    css = set_style(list(evidence.ood_outputs).index(ood))
+    return {
+        "roc": roc_figure(evidence, ood, tpr),
+        "densities": density_switch(evidence, ood, tpr, css),
+        "legend": [("id", evidence.id_name), (css, ood)],
+    }
 
 
-def _figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
+def _shared_figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
     """Return the figures that all OOD sets of a chapter share."""
     best = best_detectors(evidence, tpr)
     groups = case_groups(evidence, tpr, best)
@@ -267,24 +306,152 @@ def _figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
     }
 
 
-def manifests(lines: Sequence[Line]) -> dict[tuple[str, int], dict[str, str]]:
-    """Return what the results of each ID set and seed were made from."""
-    first = {(line.id, line.seed): line for line in reversed(lines)}
+# --- the results of one pair of sets: a sentence, a table and a test of the lead ------------------
+
+
+def _standings(
+    lines: Sequence[Line], spreads: Spreads, evidence: Sequence[Evidence], curves: Sequence[str]
+) -> dict[str, Any]:
+    """Return the standings from the lines of one pair, their summary, and all its evidence.
+
+    `curves` are the detectors of the ROC figure. The rows have the lowest FPR first.
+    """
+    ood = lines[0].ood
+    seeds = sorted({line.seed for line in lines if line.evaluation is not None})
+    first = {
+        line.detector: line.evaluation
+        for line in lines
+        if line.evaluation is not None and line.seed == seeds[0]
+    }
+    fpr_name = next((evaluation.fpr_name for evaluation in first.values()), "FPR95")
+    ranked = sorted(spreads, key=lambda name: spreads[name]["fpr"].mean)
+    fprs = {name: spreads[name]["fpr"] for name in ranked}
+    sentence = f"On {lines[0].id} against {ood}, {_ranking_sentence(fprs, fpr_name)}"
+    evaluations = {
+        name: [line.evaluation for line in lines if line.detector == name and line.evaluation]
+        for name in ranked
+    }
+    chance, is_alarming = chance_note(evaluations)
     return {
-        run: {"benchmark": first[run].spec, **dict(_flat(first[run].manifest, ""))}
-        for run in dict.fromkeys((line.id, line.seed) for line in lines)
+        # No line break between a number and its deviation.
+        "sentence": sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"),
+        "columns": [fpr_name, "AUROC", "AUPR"],
+        "rows": [
+            {
+                "detector": name,
+                "cells": _cells(name, spreads, first.get(name)),
+                "strip": _fpr_strip(name, fprs[name], first.get(name)),
+                "curve": curves.index(name) if name in curves else None,
+                "is_joint": name == JOINT,
+            }
+            for name in ranked
+        ],
+        "caption": _caption(seeds, first),
+        "lead": _lead_sentence(ood, evidence),
+        "chance": chance,
+        "is_alarming": is_alarming,
+        "skipped": {line.detector: line.skipped for line in lines if line.evaluation is None},
     }
 
 
-def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    for key, value in content.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{name}.")
-            continue
-        text = (
-            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+def _ranking_sentence(fprs: Mapping[str, Spread], fpr_name: str) -> str:
+    """Say which detectors have the lowest FPR, and where joint energy stands."""
+    if not fprs:
+        return "no detector could run."
+    best = next(iter(fprs.values()))
+    over = f" over {best.n} seeds" if best.n > 1 else ""
+    leaders = [name for name, fpr in fprs.items() if fpr.printed == best.printed]
+    leaders.sort(key=lambda name: name != JOINT)
+    have = "has" if len(leaders) == 1 else "have"
+    head = f"{', '.join(leaders)} {have} the lowest {fpr_name} ({best}{over})"
+    if JOINT not in fprs:
+        detectors = "one detector" if len(fprs) == 1 else f"{len(fprs)} detectors"
+        return f"{head}; {JOINT} is not among the {detectors}."
+    if JOINT in leaders:
+        rest = [name for name in fprs if name not in leaders]
+        after = f"; next is {rest[0]} with {fprs[rest[0]]}" if rest else ""
+        return f"{head}{after}."
+    place = 1 + sum(fpr.printed < fprs[JOINT].printed for fpr in fprs.values())
+    return f"{head}, {JOINT} is {_ordinal(place)} of {len(fprs)} with {fprs[JOINT]}."
+
+
+def _ordinal(place: int) -> str:
+    special = {1: "st", 2: "nd", 3: "rd"}
+    ending = "th" if 10 <= place % 100 <= 20 else special.get(place % 10, "th")
+    return f"{place}{ending}"
+
+
+def _cells(name: str, spreads: Spreads, first: Evaluation | None) -> list[dict[str, Any]]:
+    """Return the measures; without intervals if the detector could not run in the first seed."""
+    cells = []
+    for measure in MEASURES:
+        spread = spreads[name][measure]
+        printed = [measures[measure].printed for measures in spreads.values()]
+        best = min(printed) if measure == "fpr" else max(printed)
+        interval = "" if first is None else first.estimates[measure].interval
+        if first is not None and interval and spread.n > 1:  # with the value of the first seed
+            interval = str(first.estimates[measure])
+        cells.append(
+            {
+                "value": spread.mean,
+                "text": str(spread),
+                "interval": interval,
+                "best": spread.printed == best,
+            }
         )
-        # The result file holds it in full.
-        long = len(text) > _LONGEST_FACT
-        yield name, f"{text[:_LONGEST_FACT]} … (see the result file)" if long else text
+    return cells
+
+
+def _fpr_strip(name: str, spread: Spread, first: Evaluation | None) -> Markup:
+    """Draw the FPR as a point between 0 and 100 %, with its spread or interval as a line."""
+    low = high = None
+    if spread.deviation is not None:
+        low, high = spread.mean - spread.deviation, spread.mean + spread.deviation
+    elif first is not None:
+        low, high = first.fpr.low, first.fpr.high
+    return strip(spread.mean, low, high, "joint" if name == JOINT else "plain").html
+
+
+def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
+    if not seeds:
+        return "No detector could run."
+    evaluation = next(iter(first.values()))
+    text = (
+        f"In percent, with ID as the positive class; {evaluation.n_id:,} ID and "
+        f"{evaluation.n_ood:,} OOD inputs."
+    )
+    interval = f"{100 * evaluation.confidence:g} % bootstrap interval"
+    if len(seeds) == 1:
+        return f"{text} Small print: the {interval}."
+    return (
+        f"{text} Mean ± standard deviation over {len(seeds)} seeds. Small print: "
+        f"seed {seeds[0]} with its {interval}."
+    )
+
+
+def _lead_sentence(ood: str, evidence: Sequence[Evidence]) -> str:
+    all_leads = (find_lead(ood, run.scores) for run in evidence if ood in run.ood_outputs)
+    leads = [lead for lead in all_leads if lead is not None]
+    if not leads:
+        return ""
+    picked = (
+        "The two were selected by their results, so the difference tends to look more significant "
+        "than it is."
+    )
+    if len(leads) == 1:
+        lead = leads[0]
+        p = lead.test.p_value
+        p_text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+        return (
+            f"By AUROC, {lead.best} ({100 * lead.test.auroc_a:.2f}) is ahead of {lead.second} "
+            f"({100 * lead.test.auroc_b:.2f}); DeLong's test gives {p_text}. {picked}"
+        )
+    significant = sum(lead.test.p_value < _LEVEL for lead in leads)
+    pairs = Counter((lead.best, lead.second) for lead in leads)
+    who = "; ".join(
+        f"{best} ahead of {second} in {times}" for (best, second), times in pairs.most_common()
+    )
+    return (
+        f"By AUROC, the best detector differs from the second at p < {_LEVEL} (DeLong's test) in "
+        f"{significant} of {len(leads)} seeds: {who}. {picked}"
+    )

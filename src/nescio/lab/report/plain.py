@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from nescio._charts.results import table
-from nescio._charts.style import chart_style
+from nescio._charts.style import chart_style, listed
 from nescio._charts.svg import Chart, Markup, Scale, percent
 from nescio._io.files import check_target, replacing
 from nescio.choosing import Choice
@@ -32,15 +32,21 @@ tr.chosen { background: var(--accent-wash); font-weight: 600; }
 """
 
 
-def plain_page(
-    title: str, heading: str, summary: str, sections: Sequence[tuple[str, str, Markup]]
-) -> str:
-    """Return an HTML page; a section has a title, a text and finished markup."""
+def _write_page(
+    path: str | Path,
+    title: str,
+    heading: str,
+    summary: str,
+    sections: Sequence[tuple[str, str, Markup]],
+    *,
+    force: bool,
+) -> None:
+    """Write an HTML page atomically; a section has a title, a text and finished markup."""
     body = "\n".join(
         f"<section><h2>{escape(name)}</h2><p>{escape(text)}</p>{content}</section>"
         for name, text, content in sections
     )
-    return (
+    page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         '<meta http-equiv="Content-Security-Policy" '
@@ -49,6 +55,8 @@ def plain_page(
         f"<h1>{escape(heading)}</h1>"
         f"<pre>{escape(summary)}</pre>\n{body}\n</body></html>\n"
     )
+    with replacing(path, force=force) as temporary:
+        temporary.write_text(page, encoding="utf-8")
 
 
 _SIZE = {"width": 760, "height": 340}
@@ -67,7 +75,6 @@ def draw_choice(choice: Choice, path: str | Path, *, force: bool = False) -> Non
     force : bool
         Whether to replace an existing file.
     """
-    check_target(path, force=force)
     names = [standing.name for standing in choice.ranking]
     sections = [
         (
@@ -89,9 +96,8 @@ def draw_choice(choice: Choice, path: str | Path, *, force: bool = False) -> Non
         "for unknown inputs."
     )
     sections.append(("Folds", text, _folds(choice)))
-    page = plain_page("nescio choose", "Which detector?", choice.summary(), sections)
-    with replacing(path, force=force) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    heading = "Which detector?"
+    _write_page(path, "nescio choose", heading, choice.summary(), sections, force=force)
 
 
 def _near_and_far(choice: Choice) -> Markup:
@@ -117,11 +123,9 @@ def _near_and_far(choice: Choice) -> Markup:
 def _folds(choice: Choice) -> Markup:
     rows = []
     for fold in choice.folds:
-        labels = ", ".join(fold.left_out[:_MOST_LABELS])
-        more = len(fold.left_out) - _MOST_LABELS
         unused = "" if fold.used else " (too few samples: not used)"
-        text = f"{labels}{f' and {more} more' if more > 0 else ''}{unused}"
-        rows.append((text, f"{fold.n_id:,}", f"{fold.n_near:,}"))
+        labels = listed(fold.left_out, _MOST_LABELS, longest=40) + unused
+        rows.append((labels, f"{fold.n_id:,}", f"{fold.n_near:,}"))
     return table(("left-out labels", "in-distribution samples", "unknown samples"), rows)
 
 
@@ -144,11 +148,6 @@ def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> 
         Whether to replace an existing file.
     """
     check_plot_target(path, force=force)
-    page = plain_page(
-        "nescio monitor",
-        "Does the stream still look like the calibration data?",
-        monitor.summary(),
-        monitor_figures(monitor),
-    )
-    with replacing(path, force=force) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    heading = "Does the stream still look like the calibration data?"
+    figures = monitor_figures(monitor)
+    _write_page(path, "nescio monitor", heading, monitor.summary(), figures, force=force)

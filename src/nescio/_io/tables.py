@@ -1,0 +1,660 @@
+"""Tables in files: which columns are labels, ids, kept or ignored, and the rows in blocks.
+
+The rules for columns read names and types, never values: labels are named by the user or the
+detector, or they are all floating-point columns. Any other column must be given a role by the user,
+because a wrong label would make a wrong threshold silently.
+
+Parquet and Arrow files may be several files of one input, and larger than memory. Text files are
+read as a whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import IO, Any, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+
+from nescio._io.files import Files, as_ids, to_array
+from nescio._io.text_tables import UNNAMED_COLUMN, read_text
+from nescio._validation import Array
+from nescio.errors import (
+    FileError,
+    FileFormatError,
+    IgnoredLabelsWarning,
+    InputError,
+    LabelMismatchError,
+    NescioError,
+    label_difference,
+    listed,
+    nearest,
+    require,
+    warn,
+)
+
+MATRICES = ("logits", "features", "labels")
+
+_NAMED = 10  # columns that a message names
+_UNNAMED_LEVEL = re.compile(r"__index_level_\d+__")  # of an index of pandas without a name
+_KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow"}
+_BUFFERS = 1 << 26  # bytes that are read ahead, in all columns together
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a folder
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")  # not 007, which is text
+
+
+# --- the roles of columns -------------------------------------------------------------------------
+
+
+class Roles(NamedTuple):
+    """What each column is."""
+
+    ids: str | None
+    labels: tuple[str, ...]
+    kept: tuple[str, ...]
+    ignored: tuple[str, ...]
+    chosen: bool  # whether the labels were named
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The columns that have to be read."""
+        first = () if self.ids is None else (self.ids,)
+        return tuple(dict.fromkeys((*first, *self.labels, *self.kept)))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the caller says about the columns of a table, and how a text file is written.
+
+    Parameters
+    ----------
+    id_column : str, optional
+        The column with the ids.
+    labels, ignore, keep : sequence of str, or str
+        Names of columns or patterns such as "logit_*".
+    expected : sequence of str, optional
+        The label names of a detector or of other data: if the table names its columns, these are
+        its labels.
+    expected_by : str
+        What these label names belong to, for messages.
+    id_required : bool
+        Whether it is an error if there is no column `id_column`.
+    of_features : bool
+        Whether the columns are features instead of the logits of labels.
+    keep_rest : bool
+        Without `keep`: whether the columns that are neither labels nor ids nor ignored are kept. If
+        so, columns of lists can be kept too.
+    sep, decimal : str, optional
+        The separator (default: a comma, in .tsv files a tab) and the decimal sign of CSV files.
+    """
+
+    id_column: str | None = None
+    labels: Sequence[str] | str | None = None
+    ignore: Sequence[str] | str = ()
+    keep: Sequence[str] | str = ()
+    expected: Sequence[str] | None = None
+    expected_by: str = "the detector"
+    id_required: bool = True
+    of_features: bool = False
+    keep_rest: bool = False
+    sep: str | None = None
+    decimal: str = "."
+
+    def text_columns(self, names: Sequence[str]) -> dict[str, bool]:
+        """Return which columns of a text file are text (True) or numbers (False), if it is known.
+
+        If the labels are known by name, all others are text, so that they are copied unchanged.
+        """
+        labels = self.labels
+        if labels is None and self.expected and set(self.expected) <= set(names):
+            labels = self.expected
+        if labels is not None:
+            numbers = set(_matching(labels, names))
+            return {name: name not in numbers for name in names}
+        texts = _matching((*_several(self.keep), self.id_column or "id"), names)
+        return {name: True for name in names if name in texts or name.lower() == "id"}
+
+    def roles(self, schema: Any, folders: Collection[str] = ()) -> Roles:
+        """Decide what each column is; warn of floating-point columns that the detector ignores.
+
+        The values of `folders` are in the names of folders: they are no labels.
+        """
+        names, index = schema.names, stored_index(schema)
+        kept = matching_names(self.keep, names, "keep")
+        ignored = matching_names(self.ignore, names, "ignore")
+        ids = self._id_column(names, index, {*kept, *ignored})
+        named = set(_several(self.labels or ())) & set(names)
+        name, n_roles = Counter([ids, *kept, *ignored, *named]).most_common(1)[0]
+        if n_roles > 1:
+            raise InputError(
+                f"column {name!r} has {n_roles} roles: a column holds ids, holds a label, is kept, "
+                "or is ignored."
+            )
+        nested = next((name for name in kept if _is_list(schema.field(name).type)), None)
+        if nested is not None and not self.keep_rest:
+            raise InputError(f"column {nested!r} holds lists and cannot be kept.")
+        taken = {ids, *kept, *ignored, *index, *folders}
+        rest = [schema.field(name) for name in names if name not in taken]
+        labels, chosen = self._label_columns(names, rest, taken)
+        if self.keep_rest and not kept:
+            other = {ids, *labels, *ignored, *filter(_is_unnamed_index, names)}
+            kept = tuple(name for name in names if name not in other)
+        if chosen and self.labels is None and self.expected_by == Columns.expected_by:
+            warn_of_ignored([name for name in _floats(rest) if name not in labels], "column")
+        used = {ids, *labels, *kept, *index}
+        return Roles(ids, labels, kept, tuple(n for n in names if n not in used), chosen)
+
+    def _id_column(self, names: Sequence[str], index: Sequence[str], taken: set[str]) -> str | None:
+        if self.id_column is not None and (self.id_required or self.id_column in names):
+            if self.id_column not in names:
+                raise _no_column(self.id_column, names, "id_column")
+            return self.id_column
+        taken |= {*_several(self.labels or ()), *(self.expected or ())}
+        candidates = [name for name in names if name.lower() == "id"]
+        candidates += index if len(index) == 1 else ()  # several levels are ids only together
+        return next((name for name in candidates if name not in taken), None)
+
+    def _label_columns(
+        self, names: Sequence[str], fields: Sequence[Any], taken: Collection[str | None]
+    ) -> tuple[tuple[str, ...], bool]:
+        """Return the columns to read as labels, and whether they were named.
+
+        `fields` are the columns that have no other role.
+        """
+        if self.labels is not None:
+            return self.chosen([name for name in names if name not in taken]), True
+        rest = tuple(field.name for field in fields)
+        if self.expected is not None and set(self.expected) <= set(rest):
+            return tuple(self.expected), True
+        lists = tuple(field.name for field in fields if _is_list(field.type))
+        floats = _floats(fields)
+        if self.expected is not None and not lists and not _are_numbered(floats):
+            raise LabelMismatchError(label_difference(self.expected, rest, self.expected_by))
+        if not rest:
+            raise InputError(
+                "there are no columns of logits: the columns are "
+                f"{listed(names) or 'none'}, and all of them are ids or ignored."
+            )
+        if lists:
+            if floats and "logits" not in lists:
+                raise InputError(
+                    f"the logits may be in the lists of {listed(lists)}, or in the columns "
+                    f"{listed(floats)}. Choose the column of the logits, or the columns of the "
+                    "labels, with labels=... (--labels)."
+                )
+            return lists, False
+        types = require("pyarrow.types", "files")
+        doubtful = [
+            field
+            for field in fields
+            if field.name not in floats and not (self.of_features and types.is_integer(field.type))
+        ]
+        if doubtful:
+            raise self._ambiguous(doubtful)
+        by_number = sorted(rest, key=lambda name: (len(name), name))
+        if _are_numbered(by_number) and not _are_numbered(rest):
+            raise InputError(
+                f"the columns are numbered, but not in order: {listed(rest)}. Sort them, or choose "
+                "their order with labels=... (--labels)."
+            )
+        return rest, False
+
+    def _ambiguous(self, fields: Sequence[Any]) -> InputError:
+        """Return the error for columns that may not be labels, with the options to paste."""
+        names = [field.name for field in fields]
+        shown = ", ".join(f"{field.name!r} ({field.type})" for field in fields[:_NAMED])
+        if len(names) > _NAMED:
+            shown += f" and {len(names) - _NAMED:,} more"
+        if self.of_features:
+            return InputError(
+                f"not all columns hold numbers: {shown}. Drop those that do not from the data "
+                "frame, or pass the features as an array."
+            )
+        message = f"not all columns hold floating-point numbers: {shown}."
+        if len(names) <= _NAMED:
+            option = _as_option(names)
+            message += f" To leave them out, pass --ignore {option} (in Python: ignore={names})."
+        message += (
+            " If one holds the ids, pass --id-column. To choose the columns of the labels "
+            "yourself, pass --labels (labels=) with names or patterns; '*' takes all."
+        )
+        if any("string" in str(field.type) for field in fields):
+            message += " Decimal commas make text of numbers: --decimal ,"
+        return InputError(message)
+
+    def chosen(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the names that `labels` chooses."""
+        patterns = _several(self.labels or ())
+        if not patterns:
+            raise InputError("labels must name at least one column.")
+        name, count = Counter(patterns).most_common(1)[0]
+        if count > 1:
+            raise InputError(f"labels names {name!r} twice.")
+        return matching_names(patterns, names, "labels")
+
+
+def warn_of_ignored(names: Sequence[str], what: str) -> None:
+    """Warn of labels or columns that the detector does not read, if there are any."""
+    if names:
+        count = f"1 {what}" if len(names) == 1 else f"{len(names):,} {what}s"
+        warn(
+            f"ignored {count} that the detector was not made for: {listed(names)}.",
+            IgnoredLabelsWarning,
+        )
+
+
+def check_unique_names(schema: Any) -> None:
+    """Raise if two columns have the same name."""
+    name, count = Counter(schema.names).most_common(1)[0] if schema.names else ("", 0)
+    if count > 1:
+        raise InputError(f"there are two columns of the same name, {name!r}. Rename one of them.")
+
+
+def stored_index(schema: Any) -> tuple[str, ...]:
+    """Return the columns in which pandas stored an index, with or without its metadata."""
+    stored: list[Any] = []
+    with suppress(ValueError, AttributeError):  # not the metadata that pandas writes
+        stored = (schema.pandas_metadata or {}).get("index_columns", [])
+    return tuple(name for name in schema.names if _is_unnamed_index(name) or name in stored)
+
+
+def _is_unnamed_index(name: str) -> bool:
+    """Return whether pandas stores an index without a name under this name."""
+    return name == UNNAMED_COLUMN or _UNNAMED_LEVEL.fullmatch(name) is not None
+
+
+def _several(names: Sequence[str] | str) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(map(str, names))
+
+
+def matching_names(
+    patterns: Sequence[str] | str, names: Sequence[str], option: str
+) -> tuple[str, ...]:
+    """Return the names that patterns choose; raise if one of them chooses none."""
+    chosen: dict[str, None] = {}
+    existing = set(names)
+    for pattern in _several(patterns):
+        matched = [pattern] if pattern in existing else _matching(pattern, names)
+        if not matched:
+            raise _no_column(pattern, names, option)
+        chosen |= dict.fromkeys(matched)
+    return tuple(chosen)
+
+
+def _matching(patterns: Sequence[str] | str, names: Sequence[str]) -> list[str]:
+    """Return the names that patterns choose; they need not choose any."""
+    exact = set(_several(patterns))
+    wild = [pattern for pattern in exact if set(pattern) & set("*?[")]
+    return [
+        name
+        for name in names
+        if name in exact or any(fnmatchcase(name, pattern) for pattern in wild)
+    ]
+
+
+def _no_column(name: str, names: Sequence[str], option: str) -> InputError:
+    hint = f" The columns are {listed(names)}." if names else " The columns have no names."
+    spelled = option.replace("_", "-")
+    return InputError(
+        f"there is no column {name!r} ({option}, --{spelled}).{nearest(name, names) or hint}"
+    )
+
+
+def _are_numbered(names: Sequence[str]) -> bool:
+    """Return whether the names only count the columns, from 0 or 1.
+
+    Other numbers, such as the ids of COCO's categories, are names.
+    """
+    counts = ([str(start + number) for number in range(len(names))] for start in (0, 1))
+    return len(names) > 0 and list(names) in counts
+
+
+def _as_option(names: Sequence[str]) -> str:
+    """Return names as the value of an option on the command line."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return shlex.quote(line.getvalue())
+
+
+# --- from columns to arrays -----------------------------------------------------------------------
+
+
+def content(roles: Roles, table: Any) -> dict[str, Any]:
+    """Return the arguments of `Outputs` for a table of pyarrow whose columns have these roles."""
+    arguments: dict[str, Any] = {
+        "kept": {name: to_array(table.column(name)) for name in roles.kept}
+    }
+    if roles.ids is not None:
+        arguments["ids"] = as_ids(table.column(roles.ids))
+    if roles.ignored:
+        arguments["manifest"] = {"ignored_columns": list(roles.ignored)}
+    return arguments | label_content(roles, table)
+
+
+def label_content(roles: Roles, table: Any) -> dict[str, Any]:
+    """Return the arguments of `Outputs` that come from the columns of the labels."""
+    lists = [name for name in roles.labels if _is_list(table.schema.field(name).type)]
+    if not lists:
+        names = None if _are_numbered(roles.labels) else roles.labels
+        columns = [_numbers(name, table.column(name)) for name in roles.labels]
+        return {"logits": np.stack(columns, axis=1), "label_names": names}
+    if len(lists) == 1 and (roles.chosen or lists[0] not in MATRICES):
+        return {"logits": _list_matrix(table, lists[0])}
+    if roles.chosen or "logits" not in lists:
+        raise InputError(
+            f"there is no column of lists named logits; there are {listed(lists)}. Choose the "
+            "column of the logits, or the columns of the labels, with labels=... (--labels)."
+        )
+    matrices: dict[str, Any] = {name: _list_matrix(table, name) for name in lists}
+    arrays = {name: array for name, array in matrices.items() if name not in MATRICES}
+    return {name: matrices[name] for name in MATRICES if name in matrices} | {"arrays": arrays}
+
+
+def _numbers(name: str, column: Any) -> Array:
+    """Return a column of numbers as an array; nulls are NaN."""
+    types = require("pyarrow.types", "files")
+    kind = column.type
+    if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
+        column = column.cast("float64")
+    elif not types.is_integer(kind) and not types.is_floating(kind):
+        raise InputError(f"column {name!r} does not hold numbers, but has the type {kind}.")
+    return np.asarray(column)
+
+
+def _list_matrix(table: Any, name: str) -> Array:
+    """Return lists of equal length as the rows of a matrix; a null is a row of NaN."""
+    compute, types = require("pyarrow.compute", "files"), require("pyarrow.types", "files")
+    column = table.column(name)
+    leave_out = f"To leave it out, pass --ignore {name}."
+    kind = column.type.value_type
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)):
+        raise InputError(f"the lists of column {name!r} do not hold numbers. {leave_out}")
+    lengths = compute.list_value_length(column).unique().drop_null().to_pylist()
+    if len(lengths) > 1:
+        raise InputError(
+            f"the lists of column {name!r} must have the same length, got lengths from "
+            f"{min(lengths)} to {max(lengths)}. {leave_out}"
+        )
+    column = column.combine_chunks()
+    width = lengths[0] if lengths else 0
+    n_valid = len(column) - column.null_count
+    values = np.asarray(column.flatten())
+    if len(values) != n_valid * width:  # a damaged file
+        raise InputError(f"the lists of column {name!r} cannot be read. {leave_out}")
+    values = values.reshape(n_valid, width)
+    if not column.null_count:
+        return values
+    matrix = np.full((len(column), width), np.nan)
+    matrix[np.asarray(column.is_valid())] = values
+    return matrix
+
+
+def _floats(fields: Sequence[Any]) -> tuple[str, ...]:
+    is_floating = require("pyarrow.types", "files").is_floating
+    return tuple(field.name for field in fields if is_floating(field.type))
+
+
+def _is_list(kind: Any) -> bool:
+    types = require("pyarrow.types", "files")
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+# --- the rows of files ----------------------------------------------------------------------------
+
+
+class TableFiles:
+    """The rows of a table in files: Parquet and Arrow files may together be larger than memory.
+
+    All files must have the same columns. Names of folders such as year=2026 are columns too. A text
+    file is one file, and is read as a whole. `columns` says how it is written.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        The columns, those of folders last.
+    folders : dict
+        The columns of folders, with one value per file.
+    n_rows : int
+    row_bytes : float
+        Approximately how many bytes a row of all columns has in memory.
+    """
+
+    def __init__(self, files: Files, columns: Columns) -> None:
+        self._files = files
+        self._kind = _KINDS.get(files.suffix, "text")
+        self._text = read_text(files, columns) if self._kind == "text" else None
+        self._rows: list[int] = []
+        self._written: dict[str, tuple[int, int]] = {}
+        self.row_bytes = 0.0
+        self.folders = _folder_columns(files)
+        for path in files.paths:
+            with self._opened(path) as part:
+                if not self._rows:
+                    self._schema = part.schema
+                self._check_columns(path, part.schema)
+                n_rows, row_bytes = part.measure()
+                self._rows.append(n_rows)
+                self.row_bytes = self.row_bytes or row_bytes
+        self.n_rows = sum(self._rows)
+        self.schema = self._schema
+        for name, values in self.folders.items():
+            self.schema = self.schema.append(require("pyarrow", "files").field(name, values.type))
+        check_unique_names(self.schema)
+
+    def blocks(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
+        """Give blocks of `size` rows from row `start` on; the last block may be shorter.
+
+        The borders of files and row groups do not matter.
+        """
+        pyarrow = require("pyarrow", "files")
+        waiting: list[Any] = []
+        n_waiting = 0
+        for piece in self._pieces(size, start, names):
+            waiting.append(piece)
+            n_waiting += len(piece)
+            while n_waiting >= size:
+                whole = pyarrow.concat_tables(waiting)
+                waiting = [whole.slice(size)] if n_waiting > size else []
+                n_waiting -= size
+                yield whole.slice(0, size)
+                del whole
+        if n_waiting:
+            yield pyarrow.concat_tables(waiting)
+
+    def whole(self, names: Sequence[str]) -> Any:
+        """Return some columns of all rows as one table."""
+        empty = self.schema.empty_table().select(names)
+        pieces = self._pieces(max(1, min(self.n_rows, 1 << 20)), 0, names)
+        return require("pyarrow", "files").concat_tables([empty, *pieces])
+
+    def _pieces(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
+        """Give the rows from `start` on, in pieces; those of Parquet have at most `size` rows."""
+        pyarrow = require("pyarrow", "files")
+        of_file = [name for name in names if name not in self.folders]
+        schema = pyarrow.schema([self._schema.field(name) for name in of_file])
+        for number, (path, n_rows) in enumerate(zip(self._files.paths, self._rows, strict=True)):
+            if start >= n_rows:
+                start -= n_rows
+                continue
+            with self._opened(path) as part:
+                for batch in part.batches(size, start, of_file):
+                    table = pyarrow.Table.from_batches([batch]).select(of_file)
+                    if table.schema != schema:
+                        table = table.cast(schema)
+                    for name in names:
+                        if name in self.folders:
+                            column = pyarrow.repeat(self.folders[name][number], len(table))
+                            table = table.append_column(name, column)
+                    yield table.select(names).replace_schema_metadata(self._schema.metadata)
+            start = 0
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[_Part]:
+        """Open one of the files; raise if it was written to since it was first opened."""
+        if self._text is not None:
+            with arrow_errors(path, self._kind):
+                yield _in_batches(self._text.schema, self._text.to_batches)
+            return
+        local = None if self._files.remote else path
+        open_part = _open_parquet if self._kind == "Parquet" else _open_ipc
+        with self._files.open(path) as stream, arrow_errors(path, self._kind):
+            self._check_unchanged(local)
+            yield open_part(stream, local)
+            self._check_unchanged(local)
+
+    def _check_unchanged(self, path: str | None) -> None:
+        if path is None:
+            return
+        status = os.stat(path)
+        written = (status.st_size, status.st_mtime_ns)
+        if self._written.setdefault(path, written) != written:
+            raise FileError(
+                f"{path} was replaced or written to while the input was read. Start again when "
+                "all files are complete."
+            )
+
+    def _check_columns(self, path: str, schema: Any) -> None:
+        """Raise unless a file has the columns of the first one."""
+        ours, theirs = (dict(zip(s.names, s.types, strict=True)) for s in (self._schema, schema))
+        for name in (*ours, *theirs):
+            here, there = (
+                f"is {kinds[name]}" if name in kinds else "is missing" for kinds in (theirs, ours)
+            )
+            if here != there:
+                raise InputError(
+                    f"{path} has other columns than {self._files.paths[0]}: {name!r} {here} here, "
+                    f"and {there} there. All files of one input must have the same columns and "
+                    "types."
+                )
+
+
+class _Part(NamedTuple):
+    """One file that is open."""
+
+    schema: Any
+    measure: Callable[[], tuple[int, float]]  # the number of rows, and of bytes per row in memory
+    batches: Callable[[int, int, Sequence[str]], Iterator[Any]]  # at most so many rows, from row
+
+
+def _open_parquet(stream: IO[bytes], path: str | None) -> _Part:
+    """Open a Parquet file. Rows are decoded as they are needed, also within a large row group."""
+    parquet = require("pyarrow.parquet", "files")
+    metadata = parquet.read_metadata(stream)
+    local = path is not None
+    # Otherwise a row group is read as a whole, and a file may have only one. A request to a remote
+    # store takes long, so that it should bring more.
+    room = (_BUFFERS if local else 4 * _BUFFERS) // max(1, metadata.num_columns)
+    file = parquet.ParquetFile(
+        path or stream,
+        metadata=metadata,
+        buffer_size=max(1 << 16, min(1 << 20 if local else 1 << 23, room)),
+        pre_buffer=False,
+    )
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+
+    def measure() -> tuple[int, float]:
+        n_bytes = sum(group.total_byte_size for group in groups)
+        return metadata.num_rows, n_bytes / max(1, metadata.num_rows)
+
+    def batches(size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
+        first = 0
+        while first < len(groups) and start >= groups[first].num_rows:
+            start -= groups[first].num_rows
+            first += 1
+        return _from_row(file.iter_batches(size, range(first, len(groups)), list(names)), start)
+
+    return _Part(_common(file.schema_arrow), measure, batches)
+
+
+def _open_ipc(stream: IO[bytes], path: str | None) -> _Part:
+    """Open an Arrow file; a local one is memory-mapped."""
+    pyarrow, ipc = require("pyarrow", "files"), require("pyarrow.ipc", "files")
+    reader = ipc.open_file(stream if path is None else pyarrow.memory_map(path))
+    numbers = range(reader.num_record_batches)
+    return _in_batches(reader.schema, lambda: map(reader.get_batch, numbers))
+
+
+def _in_batches(schema: Any, read: Callable[[], Iterable[Any]]) -> _Part:
+    """Return record batches of pyarrow, which `read` gives, as a part."""
+
+    def measure() -> tuple[int, float]:
+        row_bytes = next((batch.nbytes / len(batch) for batch in _from_row(read(), 0)), 0.0)
+        return sum(map(len, read())), row_bytes
+
+    def batches(size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
+        return _from_row((batch.select(names) for batch in read()), start)
+
+    return _Part(_common(schema), measure, batches)
+
+
+def _from_row(batches: Iterable[Any], start: int) -> Iterator[Any]:
+    """Give the rows from `start` on; raise if text is not UTF-8, or offsets lie outside the data.
+
+    pyarrow may end the process if it is asked for anything else of a damaged Arrow file.
+    """
+    for batch in batches:
+        batch.validate(full=True)
+        if start < len(batch):
+            yield batch.slice(start)
+        start = max(0, start - len(batch))
+
+
+def _common(schema: Any) -> Any:
+    """Return a schema that files may share although they were written differently.
+
+    Columns that cannot be null in one file can be in another, and each file has its own categories,
+    which are read as their values.
+    """
+    pyarrow, types = require("pyarrow", "files"), require("pyarrow.types", "files")
+    fields = [
+        (field.name, field.type.value_type if types.is_dictionary(field.type) else field.type)
+        for field in schema
+    ]
+    return pyarrow.schema(fields, metadata=schema.metadata)
+
+
+def _folder_columns(files: Files) -> dict[str, Any]:
+    """Return the columns in the names of folders, such as year=2026, with one value per file."""
+    pyarrow = require("pyarrow", "files")
+    folders = [
+        dict(part.split("=", 1) for part in files.folders(path) if "=" in part[1:])
+        for path in files.paths
+    ]
+    first = list(folders[0])
+    for path, values in zip(files.paths, folders, strict=True):
+        if list(values) != first:
+            raise InputError(
+                f"{path} lies in other folders than {files.paths[0]}: the folders of one are for "
+                f"the columns {', '.join(values) or 'none'}, of the other for "
+                f"{', '.join(first) or 'none'}."
+            )
+    columns = {}
+    for name in first:
+        texts = [None if v[name] == _NO_VALUE else unquote(v[name]) for v in folders]
+        column = pyarrow.array(texts, pyarrow.string())
+        if all(text is None or _WHOLE.fullmatch(text) for text in texts):
+            column = column.cast("int64")
+        columns[name] = column
+    return columns
+
+
+@contextmanager
+def arrow_errors(what: object, kind: str = "Parquet") -> Iterator[None]:
+    """Raise `FileFormatError` where pyarrow raises its own errors, or text is not UTF-8."""
+    pyarrow = require("pyarrow", "files")
+    try:
+        yield
+    except NescioError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise FileFormatError(f"cannot read {what} as {kind}: {reason}") from error

@@ -1,0 +1,114 @@
+"""Text files of tables: CSV, TSV and JSON lines, also compressed with gzip, read as a whole."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from nescio._io.files import Files
+from nescio.errors import FileFormatError, InputError, require
+
+if TYPE_CHECKING:
+    from nescio._io.tables import Columns
+
+UNNAMED_COLUMN = "Unnamed: 0"
+"""How pandas calls the first column of a CSV file without a name."""
+
+_MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"]
+# A sign or a fraction: such a cell in a first line is data, and not the name of a column.
+_DATA = re.compile(r"[-+]\d+|[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
+_SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
+_JSON_BLOCK = 1 << 26  # bytes; a line must fit
+
+
+def read_text(files: Files, columns: Columns) -> Any:
+    """Read a CSV, TSV or JSON lines file as a table of pyarrow."""
+    pyarrow = require("pyarrow", "files")
+    suffix, what = files.suffix.removesuffix(".gz"), files.address
+    with files.open(files.paths[0]) as stream:
+        data = stream.read()
+    if files.suffix.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise FileFormatError(f"cannot read {what} as gzip: {error}.") from error
+    if not data.strip():
+        raise FileFormatError(f"{what} is empty.")
+    if suffix == ".jsonl":
+        json = require("pyarrow.json", "files")
+        options = json.ReadOptions(block_size=min(_JSON_BLOCK, len(data) + 1))
+        try:
+            return json.read_json(pyarrow.BufferReader(data), options)
+        except (pyarrow.ArrowException, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise FileFormatError(f"cannot read {what} as JSON lines: {reason}") from error
+    separator = columns.sep or ("\t" if suffix == ".tsv" else ",")
+    names = _csv_names(data, separator, what)
+    try:
+        table = _read_csv(data, names, separator, columns)
+    except pyarrow.ArrowException as error:
+        reason = re.sub(
+            r"CSV column #(\d+)", lambda match: f"column {names[int(match[1])]!r}", str(error)
+        )
+        raise FileFormatError(f"cannot read {what} as CSV: {reason}.") from error
+    if not len(table):  # its columns have no types either
+        raise InputError("the table has no rows.")
+    return table
+
+
+def _read_csv(data: bytes, names: list[str], separator: str, columns: Columns) -> Any:
+    """Return a table with the columns of a CSV file, in the types that are known or inferred."""
+    pyarrow, csv_files = require("pyarrow", "files"), require("pyarrow.csv", "files")
+    is_text = columns.text_columns(names)
+    if names[0] == UNNAMED_COLUMN:
+        is_text[UNNAMED_COLUMN] = True
+    # The types are given by name: the first line is replaced by names without spaces around them.
+    header = csv_files.ReadOptions(column_names=names, skip_rows_after_names=1)
+    convert = csv_files.ConvertOptions(
+        column_types={
+            name: pyarrow.string() if text else pyarrow.float64() for name, text in is_text.items()
+        },
+        null_values=_MISSING,
+        decimal_point=columns.decimal,
+        # Times stay text, as they were written.
+        timestamp_parsers=["never"],
+    )
+    parse = csv_files.ParseOptions(delimiter=separator, newlines_in_values=True)
+    return csv_files.read_csv(pyarrow.BufferReader(data), header, parse, convert)
+
+
+def _csv_names(data: bytes, separator: str, what: object) -> list[str]:
+    """Return the names of the columns of a CSV file; raise unless they can be names."""
+    try:
+        text = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
+        cells = next(row for row in csv.reader(text, delimiter=separator) if row)
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{what} is not UTF-8 text. Save it as CSV in UTF-8.") from error
+    except (csv.Error, StopIteration) as error:
+        raise FileFormatError(f"cannot read {what} as CSV: {error}.") from error
+    names = [cell.strip() for cell in cells]
+    other = next((sep for sep in _SEPARATORS if sep in names[0]), None)
+    if other is not None and len(names) == 1:
+        shown = "$'\\t'" if other == "\t" else f"'{other}'"
+        raise FileFormatError(
+            f"{what} has a single column, {names[0][:80]!r}. If it is separated by "
+            f"{_SEPARATORS[other]}, pass --sep {shown} (in Python: sep={other!r}), and --decimal "
+            "',' (decimal=) if its numbers have decimal commas."
+        )
+    names[0] = names[0] or UNNAMED_COLUMN
+    if "" in names:
+        raise FileFormatError(
+            f"column {names.index('') + 1} of {what} has no name. Give it a name, or remove the "
+            "separator at the end of each line."
+        )
+    number = next((name for name in names if _DATA.fullmatch(name)), None)
+    if number is not None:
+        raise FileFormatError(
+            f"the first line of {what} must be a header, but holds the number {number}. Add a line "
+            "with the names of the columns."
+        )
+    return names
