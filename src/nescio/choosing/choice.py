@@ -16,7 +16,7 @@ from nescio._charts.results import Result, View, by_name
 from nescio._validation import checked_choice, checked_share, checked_whole
 from nescio.choosing.folds import Fold, Rows, checked_inputs, label_folds, make_fold
 from nescio.detectors import Detector, JointEnergy
-from nescio.detectors.registry import as_detector, written
+from nescio.detectors.registry import as_detector
 from nescio.errors import MissingInputError, NescioWarning, ParameterError
 from nescio.metrics import Estimate, mean_average_precision
 from nescio.metrics.comparison import Spread, compare_outputs, obstacle
@@ -444,7 +444,7 @@ def _named(
             "detectors must be a list of at least one detector, such as ['joint_energy', 'knn'], "
             f"got {detectors!r}."
         )
-    return {written(detector, defaults=False): detector for detector in map(as_detector, detectors)}
+    return {detector.text(defaults=False): detector for detector in map(as_detector, detectors)}
 
 
 def _obstacles(

@@ -19,7 +19,7 @@ from nescio._validation import checked_share, checked_whole
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
 from nescio.detectors.combined import AUTO, default_detector
-from nescio.detectors.registry import DETECTORS, as_detector, written
+from nescio.detectors.registry import DETECTORS, as_detector
 from nescio.errors import (
     LabelMismatchError,
     MissingInputError,
@@ -515,7 +515,7 @@ def _named_detectors(detectors: Any) -> dict[str, Any]:
             named[detector] = None if detector == AUTO else as_detector(detector)
         else:
             made = as_detector(detector)
-            name = written(made, defaults=False)
+            name = made.text(defaults=False)
             if named.get(name, made) is not made:
                 raise ParameterError(
                     f"two detectors are named {name}: pass a dict with names of your own."
