@@ -280,13 +280,12 @@ def test_a_network_of_ones_own(small_spec, tmp_path, monkeypatch):
     spec = replace(small_spec, train=train, seeds=(0,), detectors=("joint_energy",))
     trained = run_benchmark(spec, tmp_path / "bench")
     [best] = (tmp_path / "bench" / "cache" / "networks").glob("*/best.safetensors")
-    part = replace(spec.sets[0], network=str(best), module="own_net:build")
-    given = run_benchmark(replace(spec, sets=(part,)), tmp_path / "bench")
-    values = [[line.evaluation for line in run.lines] for run in (trained, given)]
+    part = replace(spec.sets[0], network=str(best))
+    from_file = run_benchmark(replace(spec, sets=(part,)), tmp_path / "bench")
+    values = [[line.evaluation for line in run.lines] for run in (trained, from_file)]
     assert values[0] == values[1]
-    unnamed = replace(spec.sets[0], network=str(best))
     with pytest.raises(ParameterError, match="a file does not choose code to run"):
-        run_benchmark(replace(spec, sets=(unnamed,)), tmp_path / "bench")
+        run_benchmark(replace(small_spec, sets=(part,), seeds=(0,)), tmp_path / "bench")
 
 
 def test_the_mean_number_of_labels_is_rounded_unless_the_set_states_it(small_spec, tmp_path):
