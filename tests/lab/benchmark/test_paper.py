@@ -139,5 +139,5 @@ def test_table_7_repeats_18_numbers_of_table_5_and_says_so():
 
 
 def test_what_is_not_there_is_an_error_that_says_what_is():
-    with pytest.raises(ParameterError, match="no table 'table1'. Choose from: main, "):
+    with pytest.raises(ParameterError, match=r"no table 'table1'. Choose from: main, "):
         find_paper_table("table1")
