@@ -56,13 +56,13 @@ def test_a_spec_of_the_paper_fills_its_tables(name):
         for cell in paper_tables()[key].cells
         if cell.value is not None
     }
-    given = {
+    values = {
         (part.name, ood, detector)
         for part in spec.sets
         for ood in part.ood
         for detector in spec.detectors
     }
-    assert wanted <= given
+    assert wanted <= values
 
 
 def test_the_papers_specs_cover_all_eight_tables():
@@ -111,8 +111,8 @@ def test_some_of_it():
 @pytest.mark.parametrize("name", shipped_specs())
 def test_a_shipped_spec_contains_no_path(name):
     spec = load_spec(name)
-    for one in spec.sets:
-        for address in (one.data, *one.ood.values()):
+    for part in spec.sets:
+        for address in (part.data, *part.ood.values()):
             assert parse_address(address).path.startswith("{data}")
     with pytest.raises(ParameterError, match=rf"the benchmark {name} needs to know .* --data"):
         spec.with_data(None)
@@ -216,7 +216,7 @@ def test_the_authors_protocol_is_a_set_of_defaults():
 
 
 @pytest.mark.parametrize(
-    ("setting", "found"),
+    ("setting", "holds"),
     [
         ("[tune.odin]\nlabel = 'top'", lambda spec: spec.tune.odin.label == "top"),
         ("[train.training]\nselect = 'val_map'", lambda spec: "val_map" in str(spec.train)),
@@ -224,10 +224,10 @@ def test_the_authors_protocol_is_a_set_of_defaults():
         ("nus_wide_halves = 'nescio'", lambda spec: spec.split_name(spec.sets[0], "val") == "val"),
     ],
 )
-def test_a_setting_of_the_file_wins_over_the_protocol(setting, found):
+def test_a_setting_of_the_file_wins_over_the_protocol(setting, holds):
     spec = parse_benchmark("tiny", NUS_SPEC.format("protocol = 'authors'\n" + setting))
     assert spec.protocol == "authors"
-    assert found(spec)
+    assert holds(spec)
     assert spec.train.augmentation.crop_scale == (0.5, 2.0)  # the others remain
 
 

@@ -31,8 +31,8 @@ def texts(row):
 def row_of(table, *heads):
     """The texts of the row that begins with `heads`."""
     rows = map(texts, table.rows)
-    [found] = [row[len(heads) :] for row in rows if tuple(row[: len(heads)]) == heads]
-    return found
+    [cells] = [row[len(heads) :] for row in rows if tuple(row[: len(heads)]) == heads]
+    return cells
 
 
 def read_csv(table):
@@ -269,16 +269,16 @@ def test_lines_of_other_names_do_not_count():
         line("mahalanobis", "this has no place in the paper."),
     ]
     table = paper_comparison(paper_tables()["main"], lines)
-    found = [text for row in table.rows for text in texts(row[2:])]
-    assert all(text.startswith("not run / ") for text in found)
+    cells = [text for row in table.rows for text in texts(row[2:])]
+    assert all(text.startswith("not run / ") for text in cells)
     assert len(table.notes) == 1
 
 
 def test_a_benchmarks_tables_are_written_in_every_format(tmp_path):
     lines = [line("joint_energy", (33.0, 92.0, 96.0)), line("msp", "no", ood="a/b c")]
-    found = benchmark_tables(lines, ["main"])
-    assert list(found) == ["networks", "MS-COCO-vs-ImageNet", "MS-COCO-vs-a_b_c", "paper-main"]
-    for name, table in found.items():
+    tables = benchmark_tables(lines, ["main"])
+    assert list(tables) == ["networks", "MS-COCO-vs-ImageNet", "MS-COCO-vs-a_b_c", "paper-main"]
+    for name, table in tables.items():
         table.write(tmp_path / "tables", name)
     assert len(list((tmp_path / "tables").iterdir())) == 12
     assert "-0.48" in (tmp_path / "tables" / "paper-main.md").read_text("utf-8")

@@ -83,7 +83,9 @@ def test_the_two_lists(tmp_path, split, classes, note):
     loaded = load_imagenet22k(imagenet_tree(tmp_path, classes), split)
     assert loaded.title == f"imagenet22k-{split}"
     assert loaded.label_names == tuple(classes)
-    assert loaded.files == tuple(f"{found}/{found}_1.JPEG" for found in classes.values())
+    assert loaded.files == tuple(
+        f"{wordnet_id}/{wordnet_id}_1.JPEG" for wordnet_id in classes.values()
+    )
     np.testing.assert_array_equal(loaded.labels, np.eye(20))
     assert note in loaded.notes["class_ids"]
     assert loaded.manifest()["data_notes"] == dict(loaded.notes)

@@ -71,7 +71,7 @@ def test_the_fingerprint_tells_files_and_labels_apart(split, tmp_path):
 
 
 def test_only_the_first_missing_files_are_named(tmp_path):
-    split = Split("set", "", tmp_path, tuple(f"{at}.jpg" for at in range(5)), None, None)
+    split = Split("set", "", tmp_path, tuple(f"{number}.jpg" for number in range(5)), None, None)
     with pytest.raises(DatasetError, match=r"5 images .*/0.jpg, .*/1.jpg, .*/2.jpg, \.\.\.\."):
         checked_presence(split, skip_bad=False)
 
@@ -138,8 +138,10 @@ def test_loading_by_address(coco_tree, class_tree, tmp_path, monkeypatch):
 
 def test_data_needs_neither_torch_nor_pillow_to_be_imported():
     code = "import sys, nescio.lab.data; print([m for m in ('torch', 'PIL') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert printed.stdout.strip() == "[]"
 
 
 def test_pixels_are_squashed_to_a_square_and_normalised(coco_tree):
@@ -168,8 +170,8 @@ def test_a_crop_depends_on_seed_and_index_alone(coco_tree):
     reader = Reader(load_coco(coco_tree(), "train"), Preprocessing(16), Augmentation(), (0, 1))
     (alone,), (among,) = reader.batches([[5]]), reader.batches([[2, 5, 7]])
     assert np.array_equal(alone[0], among[1])
-    others = [replace(reader, seed=(0, epoch)).pixels(5) for epoch in range(2, 6)]
-    assert any(not np.array_equal(other, alone[0]) for other in others)
+    later_epochs = [replace(reader, seed=(0, epoch)).pixels(5) for epoch in range(2, 6)]
+    assert any(not np.array_equal(other, alone[0]) for other in later_epochs)
 
 
 def test_crops_keep_within_the_image_and_the_share(rng):

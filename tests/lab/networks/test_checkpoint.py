@@ -47,13 +47,13 @@ def test_the_hash_is_of_all_that_decides_the_outputs(checkpoint):
     changed = checkpoint()
     with torch.no_grad():
         changed.network.head.labels.bias[0] += 1e-6
-    others = [
+    variants = [
         changed,
         checkpoint(label_names=("green", "red", "blue")),
         replace(made, preprocessing=Preprocessing(64)),
         replace(made, preprocessing=Preprocessing(32, mean=(0.5, 0.5, 0.5))),
     ]
-    hashes = {made.content_hash(), *(other.content_hash() for other in others)}
+    hashes = {made.content_hash(), *(other.content_hash() for other in variants)}
     assert len(hashes) == 5
     assert replace(made, training={"epoch": 9}).content_hash() == made.content_hash()
 
@@ -120,16 +120,16 @@ def test_layers_have_names_and_bytes_are_preprocessed(checkpoint, pixels):
     for features, values in expected.items():
         runner = make_runner(made, features=features)
         assert runner.describe()["features"] == features
-        found = runner.run(pixels)
-        np.testing.assert_allclose(found["features"], values, rtol=1e-3, atol=1e-5)
-        assert (runner.head(found) is not None) == (features == "penultimate")
+        arrays = runner.run(pixels)
+        np.testing.assert_allclose(arrays["features"], values, rtol=1e-3, atol=1e-5)
+        assert (runner.head(arrays) is not None) == (features == "penultimate")
     default = make_runner(made)
     assert default.layers == ("pooled", "penultimate")
-    found = default.run(pixels)
-    np.testing.assert_allclose(default.run(inputs)["logits"], found["logits"], atol=1e-5)
+    arrays = default.run(pixels)
+    np.testing.assert_allclose(default.run(inputs)["logits"], arrays["logits"], atol=1e-5)
     for name, layer in (("features", "pooled"), ("penultimate", "penultimate")):
-        np.testing.assert_allclose(found[name], expected[layer], rtol=1e-3, atol=1e-5)
-    assert default.head(found) is not None
+        np.testing.assert_allclose(arrays[name], expected[layer], rtol=1e-3, atol=1e-5)
+    assert default.head(arrays) is not None
 
 
 def test_a_file_can_be_wrapped(checkpoint, pixels, tmp_path):
@@ -150,16 +150,16 @@ def test_the_layers_of_a_network_of_ones_own(own_module, pixels):
     """ "pooled" is the layer that the architecture names, and the only one by default."""
     architecture = Architecture(f"module:{own_module}", features="4")
     made = Checkpoint(architecture.build(3).eval(), architecture, ("a", "b", "c"))
-    found = {name: make_runner(made, features=name).run(pixels) for name in ("pooled", "4")}
-    np.testing.assert_array_equal(found["pooled"]["features"], found["4"]["features"])
+    arrays = {name: make_runner(made, features=name).run(pixels) for name in ("pooled", "4")}
+    np.testing.assert_array_equal(arrays["pooled"]["features"], arrays["4"]["features"])
     assert make_runner(made).layers == ("pooled",)
-    assert make_runner(made).head(found["pooled"]) is not None
+    assert make_runner(made).head(arrays["pooled"]) is not None
     maps = Checkpoint(made.network, replace(architecture, features="2"), made.label_names)
     both = make_runner(maps, features="pooled,penultimate").run(pixels)
     np.testing.assert_array_equal(
         both["features"], make_runner(made, features="2").run(pixels)["features"]
     )
-    np.testing.assert_array_equal(both["penultimate"], found["4"]["features"])
+    np.testing.assert_array_equal(both["penultimate"], arrays["4"]["features"])
     # The same without a checkpoint: the module itself, by its name.
     plain = make_runner(load_own(own_module), features="penultimate")
     assert plain.run(made.preprocessing.normalise(pixels))["features"].shape == (5, 4)
@@ -189,5 +189,7 @@ def test_importing_the_runners_loads_no_torch():
         "import sys, nescio.models, nescio.lab.extraction\n"
         "print([m for m in ('torch', 'transformers', 'onnxruntime', 'PIL') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert printed.stdout.strip() == "[]"

@@ -396,7 +396,9 @@ def test_imagenet_weights_are_fetched_once_with_their_hash_checked(
     network = build_network(SMALL, 4, weights="imagenet")
     assert torch.equal(network.backbone.conv1[0].weight, published.conv1[0].weight)
     calls = []
-    monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *given, **_: calls.append(given))
+    monkeypatch.setattr(
+        torch.hub, "download_url_to_file", lambda *arguments, **_: calls.append(arguments)
+    )
     file = torchvision_imagenet_file("resnet101")
     url = "https://download.pytorch.org/models/resnet101-63fe2227.pth"
     assert calls == [(url, str(file), "63fe2227")]
