@@ -18,6 +18,7 @@ from nescio.errors import MissingInputError, NescioWarning, ParameterError
 from nescio.metrics import mean_average_precision
 from nescio.metrics.comparison import compare_outputs, obstacle
 from nescio.outputs import Outputs
+from nescio.outputs.reading import Sets
 
 _BASELINE = "the baseline of the criterion"  # no detector can have this name
 _NEAR = "near"
@@ -188,7 +189,7 @@ def _obstacles(
     """Return why some detectors cannot run on the outputs, or not on those of the folds."""
     reasons = {}
     for name, detector in detectors.items():
-        reason = obstacle(detector, held_out, {}, train, held_out)
+        reason = obstacle(detector, Sets(held_out, {}, train, held_out))
         reads = {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
         unclear = sorted((reads & set(held_out.arrays)) - set(held_out.layers))
         if reason is None and unclear and unclear[0].startswith(("odin_", "mahalanobis_")):
