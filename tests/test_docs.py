@@ -460,11 +460,8 @@ def test_every_difference_to_the_authors_code_has_its_commit_and_its_setting():
 
 def settings_of(spec) -> list[dict]:
     """Return the sections of training and tuning of a spec."""
-    from nescio.lab.training import TrainSettings
-
     tune = asdict(spec.tune)
-    train = TrainSettings().updated(spec.train).as_dict()
-    return [*train.values(), tune.pop("odin"), tune.pop("mahalanobis"), tune]
+    return [*spec.train.as_dict().values(), tune.pop("odin"), tune.pop("mahalanobis"), tune]
 
 
 @pytest.mark.parametrize("name", RESULTS)

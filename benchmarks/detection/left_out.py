@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
+from nescio.detectors.registry import build_detector
 from nescio.lab.benchmark.spec import load_spec
 from nescio.lab.networks.network import TwoLayerHead
 from nescio.metrics.comparison import compare_outputs
@@ -83,7 +84,7 @@ def fold_fpr(train, held_out, gone, seed):
     head = trained_head(x["train"], y["train"], x["reference"], y["reference"], seed)
     made = {name: outputs_of(head, rows, y.get(name)) for name, rows in x.items()}
     found = compare_outputs(
-        {name: name for name in DETECTORS},
+        {name: build_detector(name) for name in DETECTORS},
         made["id"],
         {"left out": made["ood"]},
         train=made["train"],

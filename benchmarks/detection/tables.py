@@ -50,6 +50,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import nescio as ns
+from nescio.detectors.registry import build_detector
 from nescio.errors import NescioWarning
 from nescio.metrics import Evaluation, mean_average_precision
 from nescio.metrics.comparison import Spread, compare_outputs
@@ -245,7 +246,7 @@ def evaluated(
 ) -> dict[str, dict[str, Evaluation]]:
     """Return the evaluation of each detector on each OOD set."""
     found = compare_outputs(
-        {f"{features}: {one}": one for one in names},
+        {f"{features}: {name}": build_detector(name) for name in names},
         made["test"],
         {ood: made[ood] for ood in OOD},
         train=made["train"],
@@ -255,8 +256,8 @@ def evaluated(
     if found.skipped:
         raise SystemExit(f"some detectors could not run: {found.skipped}")
     return {
-        f"{features}: {one}": {ood: found.results[ood][f"{features}: {one}"] for ood in OOD}
-        for one in names
+        f"{features}: {name}": {ood: found.results[ood][f"{features}: {name}"] for ood in OOD}
+        for name in names
     }
 
 

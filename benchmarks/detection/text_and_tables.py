@@ -36,6 +36,7 @@ import nescio.detectors
 import problems
 import real_tables
 import real_text
+from nescio.detectors.registry import build_detector
 from nescio.lab.benchmark.results import Line, comparison_lines, summarise, write_lines
 from nescio.metrics import mean_average_precision
 from nescio.metrics.comparison import compare_outputs
@@ -92,7 +93,12 @@ def result_lines(name: str, seed: int, made: Made, detectors: Sequence[str]) -> 
     sets = {part.removeprefix(OOD): made[part] for part in made if part.startswith(OOD)}
     ood = {name: sets[name] for name in sorted(sets, key=lambda name: (name not in NEAR, name))}
     found = compare_outputs(
-        {one: one for one in detectors}, test, ood, train=train, held_out=val, n_bootstrap=0
+        {name: build_detector(name) for name in detectors},
+        test,
+        ood,
+        train=train,
+        held_out=val,
+        n_bootstrap=0,
     )
     manifest = {
         "n_train": len(train),

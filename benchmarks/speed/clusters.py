@@ -85,7 +85,7 @@ def _extract(bench: Bench, folder: Path) -> None:
     from PIL import Image
 
     from nescio.lab.data import load_folder
-    from nescio.lab.data.batches import Reader, in_batches
+    from nescio.lab.data.split import Reader, in_batches
     from nescio.lab.extraction import extract
     from nescio.models.base import make_runner
     from nescio.models.images import Preprocessing

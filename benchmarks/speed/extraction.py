@@ -89,9 +89,8 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
     import numpy as np
 
     from nescio.detectors import JointEnergy
-    from nescio.lab.data.batches import Reader, in_batches
-    from nescio.lab.data.split import Split
-    from nescio.lab.extraction.runtimes import Runtimes
+    from nescio.lab.data.split import Reader, Split, in_batches
+    from nescio.lab.extraction import Runtimes
     from nescio.lab.networks.checkpoint import Architecture, Checkpoint, CheckpointRunner
     from nescio.models.images import Preprocessing
     from nescio.outputs import Outputs

@@ -8,9 +8,9 @@ from speed.harness import Bench
 def run(bench: Bench) -> None:
     import torch
 
-    from nescio.lab.extraction.perturb import ODIN_EPSILONS, find_directions, step
     from nescio.lab.networks.network import build_network, prepared
-    from nescio.lab.training.tuning import TEMPERATURES
+    from nescio.lab.perturbation import TEMPERATURES, find_directions, step
+    from nescio.lab.settings import ODIN_EPSILONS
     from nescio.models.images import Preprocessing
     from nescio.models.torch_models import TorchRunner
 

@@ -83,7 +83,7 @@ def checking(folder: Path) -> float:
 
 def reading(folder: Path) -> float:
     from nescio.lab.data import load_folder
-    from nescio.lab.data.batches import Augmentation, Reader, in_batches
+    from nescio.lab.data.split import Augmentation, Reader, in_batches
     from nescio.models.images import Preprocessing
 
     split = load_folder(folder)
@@ -142,9 +142,10 @@ def tuning(name: str) -> Callable[[Path], float]:
 
         from nescio import Mahalanobis
         from nescio.lab.data import load_folder
-        from nescio.lab.data.batches import Reader
+        from nescio.lab.data.split import Reader
         from nescio.lab.networks.checkpoint import Architecture, Checkpoint, CheckpointRunner
-        from nescio.lab.training.tuning import TuneSettings, grid_scores
+        from nescio.lab.perturbation import grid_scores
+        from nescio.lab.settings import TuneSettings
         from nescio.models.images import Preprocessing
         from nescio.outputs import Outputs
 

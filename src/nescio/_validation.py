@@ -1,21 +1,31 @@
-"""Checks of arrays and parameters. Arrays can be NumPy or torch; the results are NumPy.
+"""Checks of arrays, parameters and tables of settings.
 
-An error names the parameter, what is allowed and what was given. This module never imports torch:
-if the caller passes a tensor, torch is already imported.
+Arrays can be NumPy or torch; the results are NumPy. An error names the parameter, what is allowed
+and what was given. This module never imports torch: if the caller passes a tensor, torch is already
+imported.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass, replace
 from numbers import Real
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.errors import InputError, ParameterError, ProbabilitiesError, ShapeError
+from nescio.errors import (
+    InputError,
+    NescioError,
+    ParameterError,
+    ProbabilitiesError,
+    ShapeError,
+)
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.floating[Any]]
@@ -201,3 +211,103 @@ def checked_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise ParameterError(f"{name} must be True or False, got {value!r}.")
     return bool(value)
+
+
+# --- tables of settings ---------------------------------------------------------------------------
+
+# The types of settings, in words.
+_DESCRIBED = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
+_PLURAL = {str: "strings", int: "whole numbers", float: "numbers"}
+_LARGEST = 2**53  # of a whole number in the place of a floating-point number
+
+Settings = TypeVar("Settings")
+
+
+def from_table(
+    kind: type[Settings],
+    table: Any,
+    *,
+    where: str = "",
+    base: Settings | None = None,
+    **fixed: Any,
+) -> Settings:
+    """Return a dataclass from a table, as `tomllib` or `json` returns it.
+
+    Its annotations and its own checks say what is allowed. A field that is a dataclass is a table
+    inside the table, and a field that is a tuple of dataclasses is a list of tables. An error names
+    the table, the key, what is allowed and what was given.
+
+    `where` names the table in errors, such as "train.model". The values of `base` are used for
+    the keys that the table leaves out, instead of the defaults. `fixed` are fields that the table
+    may not contain.
+    """
+    if not isinstance(table, Mapping):
+        raise ParameterError(f"{where} must be a table, written as [{where}], got {table!r}.")
+    place = f"[{where}]: " if where else ""
+    allowed = {field.name: field for field in fields(kind) if field.name not in fixed}  # type: ignore[arg-type]
+    hints = get_type_hints(kind)
+    values = {}
+    for key, value in table.items():
+        if key not in allowed:
+            close = difflib.get_close_matches(key, allowed, n=1)
+            guess = f" Did you mean {close[0]!r}?" if close else ""
+            raise ParameterError(
+                f"{place}there is no key {key!r}.{guess} The keys are {', '.join(sorted(allowed))}."
+            )
+        inside = f"{where}.{key}" if where else key
+        values[key] = _value(value, hints[key], key, inside, getattr(base, key, None), place)
+    for key, field in allowed.items():
+        has_default = field.default is not MISSING or field.default_factory is not MISSING
+        if base is None and key not in values and not has_default:
+            raise ParameterError(f"{place}the key {key!r} is missing.")
+    try:
+        return kind(**fixed, **values) if base is None else replace(base, **fixed, **values)  # type: ignore[type-var]
+    except NescioError as error:
+        raise ParameterError(f"{place}{error}") from error
+
+
+def _value(value: Any, hint: Any, key: str, inside: str, base: Any, place: str) -> Any:
+    """Return a value of a table as its field wants it."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return from_table(hint, value, where=inside, base=base)
+    parts = get_args(hint)
+    if get_origin(hint) is tuple and isinstance(parts[0], type) and is_dataclass(parts[0]):
+        if not isinstance(value, list):
+            raise ParameterError(f"{key} must be a list of tables, written as [[{inside}]].")
+        return tuple(from_table(parts[0], entry, where=f"[{inside}]") for entry in value)
+    if not _fits(value, hint):
+        raise ParameterError(f"{place}{key} must be {_described(hint)}, got {value!r}.")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that a field is annotated with."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            return False
+        if parts[-1] is Ellipsis:
+            return all(_fits(entry, parts[0]) for entry in value)
+        return len(value) == len(parts) and all(map(_fits, value, parts))
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(
+            _fits(entry, parts[1]) for entry in value.values()
+        )
+    if origin is UnionType:
+        return any(_fits(value, part) for part in parts)
+    if hint is float:
+        return type(value) is float or (type(value) is int and abs(value) < _LARGEST)
+    return hint is Any or type(value) is hint
+
+
+def _described(hint: Any) -> str:
+    """Return a type in words."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        count = "" if parts[-1] is Ellipsis else f"{len(parts)} "
+        return f"a list of {count}{_PLURAL[parts[0]]}"
+    if origin is Mapping:
+        return f"a table of {_PLURAL[parts[1]]}" if parts[1] in _PLURAL else "a table"
+    if origin is UnionType:
+        return _described(next(part for part in parts if part is not NoneType))
+    return _DESCRIBED[hint]

@@ -286,10 +286,10 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     """Networks, weights, tunings and settings."""
     import torch
 
-    from nescio.lab.extraction.perturb import Setting, TuneSettings, Tuning
     from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_checkpoint
     from nescio.lab.networks.network import read_state_dict
-    from nescio.lab.training import TrainSettings
+    from nescio.lab.perturbation import Setting, Tuning
+    from nescio.lab.settings import TrainSettings, TuneSettings
     from nescio.models.images import Preprocessing
 
     architecture = Architecture("small-cnn", n_hidden=4)

@@ -42,16 +42,16 @@ from nescio.cli.vision import (
     readable,
 )
 from nescio.errors import FileError, ParameterError, ShapeError, require
-from nescio.lab.data.batches import CORRUPTIONS
+from nescio.lab.data import CORRUPTIONS
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from nescio.lab.extraction.extract import Extraction
-    from nescio.lab.training.settings import TrainSettings
-    from nescio.lab.training.trainer import Epoch
+    from nescio.lab.extraction import Extraction
+    from nescio.lab.settings import TrainSettings
+    from nescio.lab.training import Epoch
 
 # --- train ----------------------------------------------------------------------------------------
 
@@ -91,8 +91,8 @@ def train(
     Several GPUs: torchrun --nproc-per-node 4 -m nescio train coco:/data/coco -o runs/coco
     """
     require("torchvision", "torch")
-    from nescio.lab.training import TrainSettings, train as run_training
-    from nescio.lab.training.trainer import World
+    from nescio.lab.settings import TrainSettings
+    from nescio.lab.training import World, train as run_training
     from nescio.models.torch_models import choose_device
 
     if resume and force:
@@ -170,11 +170,10 @@ def tune(
     Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
     """
     require("torchvision", "torch")
-    from nescio.lab.extraction import extract
-    from nescio.lab.extraction.perturb import AGGREGATES, TuneSettings
-    from nescio.lab.extraction.runtimes import Runtimes
+    from nescio.lab.extraction import Runtimes, extract
     from nescio.lab.networks.checkpoint import load_checkpoint
-    from nescio.lab.training import tune as run_tuning
+    from nescio.lab.perturbation import AGGREGATES, tune as run_tuning
+    from nescio.lab.settings import TuneSettings
     from nescio.models.torch_models import choose_device
 
     wanted = [
@@ -263,15 +262,14 @@ def extract(
     Example: nescio extract best.safetensors coco@test:/data/coco textures:/data/dtd -o outputs
     """
     from nescio.lab.data import load
-    from nescio.lab.extraction import extract as run_extraction
-    from nescio.lab.extraction.runtimes import Runtimes
+    from nescio.lab.extraction import Runtimes, extract as run_extraction
 
     require("PIL" if is_onnx(model) and tuned is None else "torchvision", "torch")
     label_names = None if labels is None else read_label_names(labels)
     runner = options.open(model, run.device, module=module, label_names=label_names)
     tuning = None
     if tuned is not None:
-        from nescio.lab.extraction.perturb import Tuning
+        from nescio.lab.perturbation import Tuning
 
         tuning = Tuning.load(tuned)
     train_outputs = None if train is None else Outputs.load(train)

@@ -27,7 +27,7 @@ from typing import Any
 
 from nescio._io.files import existing_file, temporary_name
 from nescio._io.tensors import FileKind
-from nescio._io.toml import from_table
+from nescio._validation import from_table
 from nescio.calibration import Calibration
 from nescio.detectors import Detector, load
 from nescio.detectors.saving import plain_params

@@ -17,11 +17,11 @@ import torch
 from nescio._io.files import check_target
 from nescio.detectors import Combined, Detector, JointEnergy, MaxLogit
 from nescio.detectors.combined import Default, default_detector
-from nescio.detectors.registry import parse_detector, written
+from nescio.detectors.registry import parse_detector
 from nescio.errors import FileError
-from nescio.lab.benchmark.pipeline import Watch, make_pipelines, unwatched
+from nescio.lab.benchmark.parallel import Watch, unwatched
 from nescio.lab.benchmark.results import BenchmarkRun, Evidence
-from nescio.lab.benchmark.run import CACHE, run_benchmark
+from nescio.lab.benchmark.run import make_pipelines, run_benchmark
 from nescio.lab.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.lab.benchmark.tables import Table, fpr_table, mean_fprs
 from nescio.lab.report import write_report
@@ -131,7 +131,7 @@ def _calibrated(
     spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch
 ) -> Default:
     """Return a detector for the first network, calibrated on the validation scenes."""
-    first = make_pipelines(spec, folder / CACHE, device=device, watch=watch)[0]
+    first = make_pipelines(spec, folder, device=device, watch=watch)[0]
     network, _ = first.network()
     train, val = (
         Outputs.load(first.outputs(network, split)) for split in (first.data.train, first.data.val)
@@ -146,7 +146,7 @@ def _described(
 ) -> Demo:
     """Return the results in numbers and words."""
     detector = chosen.detector
-    own = written(detector, defaults=False)
+    own = detector.text(defaults=False)
     fprs = mean_fprs(run.lines)
     best = next(name for name in fprs if parse_detector(name)[0] != Combined.name)
     names = {own, JointEnergy.name, MaxLogit.name, best, *wanted}

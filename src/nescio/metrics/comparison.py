@@ -15,12 +15,11 @@ from nescio._charts.results import Result, View, by_name, keyed, strip
 from nescio._charts.style import curve_style, cut
 from nescio._charts.svg import Markup
 from nescio._io.tables import Columns
-from nescio._io.toml import from_table
 from nescio._validation import checked_share, checked_whole
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
 from nescio.detectors.combined import AUTO, default_detector
-from nescio.detectors.registry import DETECTORS, as_detector, written
+from nescio.detectors.registry import DETECTORS, as_detector
 from nescio.errors import (
     LabelMismatchError,
     MissingInputError,
@@ -163,14 +162,6 @@ class Evaluation(Result):
     def as_dict(self) -> dict[str, Any]:
         """Return the evaluation as plain numbers, for JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
-        """Return the evaluation that `as_dict` wrote; unknown keys are ignored."""
-        evaluation = from_table(cls, {field.name: content[field.name] for field in fields(cls)})
-        checked_whole("n_id", evaluation.n_id, minimum=1)
-        checked_whole("n_ood", evaluation.n_ood, minimum=1)
-        return evaluation
 
     @property
     def estimates(self) -> dict[str, Estimate]:
@@ -524,7 +515,7 @@ def _named_detectors(detectors: Any) -> dict[str, Any]:
             named[detector] = None if detector == AUTO else as_detector(detector)
         else:
             made = as_detector(detector)
-            name = written(made, defaults=False)
+            name = made.text(defaults=False)
             if named.get(name, made) is not made:
                 raise ParameterError(
                     f"two detectors are named {name}: pass a dict with names of your own."

@@ -9,12 +9,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 from fixtures import tasks
-from nescio.lab.benchmark.pipeline import (
-    make_pipelines,
-    unwatched,
-)
+from nescio.lab.benchmark.parallel import device_of, run_in_processes, unwatched
 from nescio.lab.benchmark.results import BenchmarkRun
-from nescio.lab.benchmark.run import device_of, run_in_processes
+from nescio.lab.benchmark.run import make_pipelines
 
 
 @pytest.fixture
@@ -36,12 +33,12 @@ def test_the_results_are_those_of_one_process(
     data = small_spec.sets[0].data.removeprefix("digits:").removesuffix("/digits")
     code, _, err = nescio("bench", file, "--data", data, "-o", tmp_path / "two", "--jobs", 2)
     assert code == 0, err
-    one, two = small_run.folder.parent, tmp_path / "two"
+    alone, two = small_run.folder.parent, tmp_path / "two"
     for name in ("results.jsonl", "runs/digits-seed-1.jsonl"):
-        assert (one / "small" / name).read_bytes() == (two / "small" / name).read_bytes()
+        assert (alone / "small" / name).read_bytes() == (two / "small" / name).read_bytes()
     networks = [
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("best.json")}
-        for folder in (one, two)
+        for folder in (alone, two)
     ]
     assert networks[0] == networks[1]
     assert len(networks[0]) == 2
@@ -53,7 +50,7 @@ def test_the_results_are_those_of_one_process(
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_a_network_that_fails_does_not_stop_the_others(small_spec, tmp_path):
-    pipelines = make_pipelines(small_spec, tmp_path / "cache")
+    pipelines = make_pipelines(small_spec, tmp_path)
     failed = run_in_processes(tasks.by_seed, pipelines, tmp_path, 2, unwatched)
     assert set(failed) == {0, 1}
     assert failed[0] == "this one fails."
@@ -65,7 +62,7 @@ def test_an_interruption_ends_all_processes_and_leaves_nothing_behind(small_spec
     def watch(stage, total):
         raise KeyboardInterrupt
 
-    pipelines = make_pipelines(small_spec, tmp_path / "cache")
+    pipelines = make_pipelines(small_spec, tmp_path)
     (tmp_path / "work").mkdir()
     with pytest.raises(KeyboardInterrupt):
         run_in_processes(tasks.endless, pipelines, tmp_path / "work", 2, watch)

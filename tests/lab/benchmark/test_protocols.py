@@ -42,8 +42,8 @@ def test_the_authors_protocol_is_a_set_of_defaults():
     assert spec.fitted_on_val() == ("lof",)
     assert spec.split_name(spec.sets[0], "val") == "authors-val"
     assert spec.split_name(spec.sets[0], "train") == "train"
-    assert spec.train["training"]["select"] == "last"
-    assert spec.train["training"]["batch_size"] == 200
+    assert spec.train.training.select == "last"
+    assert spec.train.training.batch_size == 200
     assert spec.tune.odin.label == "predicted"
     assert len(spec.tune.odin.epsilons) == 15
     paper = parse_benchmark("tiny", SPEC.format(""))
@@ -65,17 +65,16 @@ def test_a_setting_of_the_file_wins_over_the_protocol(setting, found):
     spec = parse_benchmark("tiny", SPEC.format("protocol = 'authors'\n" + setting))
     assert spec.protocol == "authors"
     assert found(spec)
-    assert spec.train["augmentation"]["crop_scale"] == [0.5, 2.0]  # the others remain
+    assert spec.train.augmentation.crop_scale == (0.5, 2.0)  # the others remain
 
 
 def test_a_table_named_after_a_protocol_is_read_with_this_protocol_only():
     sizes = {
-        protocol: load_spec("paper-resnet", protocol=protocol).train.get("training", {})
+        protocol: load_spec("paper-resnet", protocol=protocol).train.training.batch_size
         for protocol in PROTOCOLS
     }
-    assert sizes["authors"]["batch_size"] == 320
-    assert sizes["paper"] == {}
-    assert load_spec("paper-main", protocol="authors").train["training"]["batch_size"] == 200
+    assert sizes == {"paper": 64, "authors": 320}
+    assert load_spec("paper-main", protocol="authors").train.training.batch_size == 200
 
 
 BAD = {

@@ -1,21 +1,29 @@
-"""Running a benchmark: the lines, their manifest, and continuing after an interruption."""
+"""Running a benchmark: its lines and manifest; each network and file of outputs is made once."""
 
+import json
+import os
 import shutil
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
+from safetensors.torch import save_file
+
 from nescio._io.files import locked
-from nescio.errors import BenchmarkError, NonFiniteError
+from nescio.errors import BenchmarkError, DatasetError, FileError, NonFiniteError, ParameterError
 from nescio.lab.benchmark import run as runs
-from nescio.lab.benchmark.pipeline import unwatched
+from nescio.lab.benchmark.parallel import unwatched
 from nescio.lab.benchmark.results import BenchmarkRun, run_file
-from nescio.lab.benchmark.run import run_benchmark
+from nescio.lab.benchmark.run import make_pipelines, run_benchmark
 from nescio.lab.benchmark.spec import parse_benchmark
+from nescio.lab.networks.network import _build_small
+from nescio.outputs import Outputs
 
 
 def test_a_line_for_every_seed_set_and_detector(small_spec, small_run):
@@ -78,12 +86,11 @@ def test_a_second_run_waits_for_the_first(small_spec, small_run, bench_folder, c
 @pytest.mark.parametrize("freeze", [False, True])
 def test_every_stage_reports_all_of_its_steps(small_spec, tmp_path, freeze):
     """Or its time left would be wrong."""
-    model = {**small_spec.train["model"], "freeze": freeze}
     spec = replace(
         small_spec,
         detectors=("joint_energy", "odin"),
         seeds=(0,),
-        train={**small_spec.train, "model": model},
+        train=small_spec.train.updated({"model": {"freeze": freeze}}),
     )
     totals, done = {}, Counter()
 
@@ -165,3 +172,246 @@ def test_images_that_have_moved_are_found_again(spec_text, small_run, bench_fold
     assert run.lines == small_run.lines
     roots = run.evidence()[0].image_roots
     assert roots["noise"] == (tmp_path / "moved" / "digits").resolve()
+
+
+# --- networks, tunings and outputs are made once --------------------------------------------------
+
+
+def test_another_benchmark_finds_networks_and_outputs(small_spec, bench_folder, counted):
+    """Other detectors on the same networks: nothing is trained, tuned or extracted again."""
+    other = replace(small_spec, name="other", detectors=(*small_spec.detectors, "msp"))
+    found = run_benchmark(other, bench_folder)
+    assert counted == []
+    assert len(found.lines) == 24
+
+
+def test_other_settings_are_another_network(small_spec, bench_folder, counted):
+    changed = small_spec.train.updated({"training": {"lr_head": 2e-3}})
+    run_benchmark(replace(small_spec, train=changed, seeds=(0,)), bench_folder)
+    assert counted == ["train", "extract", "tune", *["extract"] * 3]
+
+
+def test_an_upgrade_evaluates_again_and_trains_nothing(
+    small_spec, small_run, bench_folder, counted, monkeypatch
+):
+    """Evaluation is cheap; training, tuning and extraction are not."""
+    monkeypatch.setattr(runs, "__version__", "99.0")
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    found = run_benchmark(small_spec, bench_folder)
+    assert counted == []
+    manifest = found.lines[0].manifest
+    assert manifest["versions"]["nescio"] == manifest["versions"]["torch"] == "99.0"
+    old = small_run.lines[0].manifest
+    assert manifest["training"]["versions"] == old["training"]["versions"]
+    assert old["training"]["versions"]["nescio"] == old["versions"]["nescio"]
+
+
+@pytest.mark.parametrize(
+    ("constant", "again"),
+    [
+        ("TRAINING_VERSION", {"train"}),  # on the CPU to the same network, which has its outputs
+        ("TUNING_VERSION", {"tune"}),
+        ("EXTRACTION_VERSION", {"extract"}),
+    ],
+)
+def test_a_new_version_of_a_stage_repeats_that_stage(
+    small_spec, bench_folder, counted, monkeypatch, constant, again
+):
+    monkeypatch.setattr(runs, constant, 99)
+    run_benchmark(small_spec.only([], [0]), bench_folder)
+    assert set(counted) == again
+
+
+def test_what_was_made_from_other_images_is_not_used(small_spec, bench_folder):
+    """The images have the same names and sizes."""
+    pipeline = make_pipelines(small_spec, bench_folder)[0]
+    changed = replace(pipeline.data.train)
+    changed.__dict__["content"] = "another"
+    other = replace(pipeline, data=replace(pipeline.data, train=changed))
+    assert other._best_file() != pipeline._best_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "reason"),
+    [
+        (
+            {"model": {"name": "small-cm"}},
+            ParameterError,
+            "no classification model 'small-cm'",
+        ),
+        ({"network": "gone.safetensors"}, FileError, r"gone\.safetensors"),
+        ({"ood": {"gone": "folder:gone-images"}}, DatasetError, "gone-images"),
+    ],
+)
+def test_mistakes_are_reported_before_any_work(
+    small_spec, tmp_path, counted, change, error, reason
+):
+    train = small_spec.train.updated({"model": change.pop("model", {})})
+    spec = replace(
+        small_spec, seeds=(0,), train=train, sets=(replace(small_spec.sets[0], **change),)
+    )
+    with pytest.raises(error, match=reason):
+        run_benchmark(spec, tmp_path / "bench")
+    assert counted == []
+
+
+def test_a_network_from_a_file(small_spec, small_run, bench_folder, counted):
+    [best, *_] = sorted((bench_folder / "cache" / "networks").glob("*/best.safetensors"))
+    part = replace(small_spec.sets[0], network=str(best))
+    spec = replace(small_spec, name="mine", sets=(part,), seeds=(0,))
+    found = run_benchmark(spec, bench_folder)
+    assert "train" not in counted
+    assert found.lines[0].manifest["training"] == {"network": str(best)}
+    hashes = {line.manifest["model_hash"] for line in small_run.lines}
+    assert found.lines[0].manifest["model_hash"] in hashes
+
+
+def test_a_network_of_ones_own(small_spec, tmp_path, monkeypatch):
+    """The spec names the module; both to train it and to take one from a file."""
+    (tmp_path / "own_net.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten(),\n"
+        "                         nn.Linear(16, 7))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    model = {"name": "module:own_net:build", "weights": "none", "features": "2"}
+    train = small_spec.train.updated({"model": model})
+    spec = replace(small_spec, train=train, seeds=(0,), detectors=("joint_energy",))
+    trained = run_benchmark(spec, tmp_path / "bench")
+    [best] = (tmp_path / "bench" / "cache" / "networks").glob("*/best.safetensors")
+    part = replace(spec.sets[0], network=str(best), module="own_net:build")
+    given = run_benchmark(replace(spec, sets=(part,)), tmp_path / "bench")
+    values = [[line.evaluation for line in run.lines] for run in (trained, given)]
+    assert values[0] == values[1]
+    unnamed = replace(spec.sets[0], network=str(best))
+    with pytest.raises(ParameterError, match="a file does not choose code to run"):
+        run_benchmark(replace(spec, sets=(unnamed,)), tmp_path / "bench")
+
+
+def test_the_mean_number_of_labels_is_rounded_unless_the_set_states_it(small_spec, tmp_path):
+    loaded = make_pipelines(small_spec, tmp_path)[0].data
+    for n_labels, mean in ((2, 1.6), (1, 1.4), (2, 1.5), (1, 0.2)):
+        labels = np.zeros((10, 7), np.uint8)
+        labels.flat[: round(10 * mean)] = 1
+        found = replace(loaded, train=replace(loaded.train.subset(range(10)), labels=labels))
+        assert found.mean_labels == n_labels
+    stated = replace(loaded, source=replace(loaded.source, mean_labels=5))
+    assert stated.mean_labels == 5
+
+
+def test_the_seeds_share_the_features_of_a_frozen_backbone(small_spec, tmp_path):
+    """The backbone sees each image once; each head gives the logits of the same features."""
+    weights, seen = tmp_path / "backbone.safetensors", []
+    backbone, _ = _build_small(None)
+    save_file(backbone.state_dict(), weights)
+    spec = replace(
+        small_spec,
+        train=small_spec.train.updated({"model": {"freeze": True, "weights": str(weights)}}),
+        detectors=("joint_energy", "mahalanobis"),
+    )
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, _: seen.append(len(inputs[0])) if is_first(module) else None
+    )
+    with hook:
+        run_benchmark(spec, tmp_path / "bench")
+    assert sum(seen) == 160 + 48 + 3 * 48  # not once for each of the two seeds
+    hidden = []
+    for pipeline in make_pipelines(spec, tmp_path / "bench"):
+        checkpoint, _ = pipeline.network()
+        outputs = Outputs.load(pipeline.outputs(checkpoint, pipeline.data.test))
+        with torch.no_grad():
+            logits = checkpoint.network.head(torch.tensor(outputs.features))
+        np.testing.assert_allclose(outputs.logits, logits, rtol=1e-4, atol=1e-5)
+        hidden.append(outputs.get("penultimate"))
+        assert outputs.head is not None
+    assert not np.allclose(*hidden)  # the heads are those of two seeds
+
+
+def is_first(module):
+    """Whether this is the first convolution of the network."""
+    return isinstance(module, torch.nn.Conv2d) and module.in_channels == 3
+
+
+@pytest.fixture
+def own_data(small_spec, spec_text, tmp_path):
+    """The small benchmark on its own copy of the data, and the folder of the scenes."""
+    load = make_pipelines(small_spec, tmp_path / "unused")[0].data
+    scenes = shutil.copytree(load.test.root, tmp_path / "data" / "digits")
+    spec = parse_benchmark("small", spec_text).with_data(tmp_path / "data").only([], [0])
+    return replace(spec, detectors=("joint_energy", "odin")), scenes
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def watching(stages):
+    def watch(stage, total):
+        stages.append((stage, total))
+        return unwatched(stage, total)
+
+    return watch
+
+
+def test_a_damaged_ood_image_is_found_before_any_work(own_data, tmp_path, counted):
+    spec, scenes = own_data
+    for number in range(7):
+        truncate(scenes / "noise" / f"{number:05d}.png")
+    with pytest.raises(DatasetError) as raised:
+        run_benchmark(spec, tmp_path / "bench")
+    assert counted == []
+    message = str(raised.value)
+    assert message.startswith("the benchmark cannot use 7 images:\n")
+    assert str(scenes / "noise" / "00000.png") in message
+    assert "and 2 more\n" in message
+    assert "--skip-bad" in message
+
+
+def test_damaged_images_of_every_split_are_left_out(own_data, tmp_path):
+    spec, scenes = own_data
+    for split in ("train", "val", "test", "unseen"):
+        truncate(scenes / split / "00003.png")
+    # Only decoding finds this one: the header and the end of the file are intact.
+    path = scenes / "train" / "00004.png"
+    content = bytearray(path.read_bytes())
+    content[500:700] = bytes(200)
+    path.write_bytes(content)
+    spec = replace(spec, sets=(replace(spec.sets[0], skip_bad=True),))
+    run = run_benchmark(spec, tmp_path / "bench")
+    data = run.lines[0].manifest["data"]
+    assert (data["train"]["n_images"], data["train"]["n_skipped"]) == (158, 2)
+    assert (data["id"]["n_images"], data["id"]["n_skipped"]) == (47, 1)
+    assert data["ood"]["unseen digits"]["n_skipped"] == 1
+    assert data["ood"]["noise"]["n_skipped"] == 0
+    evidence = run.evidence()[0]
+    assert len(evidence.id_outputs) == 47
+    assert "test/00003.png" not in evidence.id_outputs.ids
+
+
+def test_images_are_checked_once_until_one_changes(own_data, tmp_path):
+    spec, scenes = own_data
+    stages = []
+    make_pipelines(spec, tmp_path, watch=watching(stages))
+    assert ("checking images", 160 + 4 * 48) in stages
+    stages.clear()
+    make_pipelines(spec, tmp_path, watch=watching(stages))
+    assert not any("checking" in stage for stage, _ in stages)
+    os.utime(scenes / "noise" / "00000.png", (1, 1))
+    make_pipelines(spec, tmp_path, watch=watching(stages))
+    assert ("checking images", 48) in stages
+
+
+def test_the_options_of_the_command(nescio, own_data, spec_text, tmp_path):
+    _, scenes = own_data
+    file = tmp_path / "small.toml"
+    file.write_text(spec_text.replace('"odin",\n', "").replace(
+        '  "mahalanobis_perturbed(aggregate=sum)",\n', ""), "utf-8")  # fmt: skip
+    truncate(scenes / "noise" / "00000.png")
+    command = ("bench", file, "--data", scenes.parent, "-o", tmp_path / "bench", "--seed", 0)
+    code, _, err = nescio(*command)
+    assert code == 1
+    assert "cannot use 1 image:" in err
+    code, out, err = nescio(*command, "--skip-bad", "--json")
+    assert code == 0, err
+    assert json.loads(out)[-1]["n_ood"] == 47

@@ -136,6 +136,10 @@ BAD = {
         'paper_tables = ["mian"]\n' + SPEC,
         "the paper has no table 'mian'",
     ),
+    "an unknown section of training": (
+        SPEC + "[train.modle]\n",
+        r"\[train\]: there is no key 'modle'. Did you mean 'model'",
+    ),
     "too few images": (SPEC + "[tune]\nimages = 1\n", r"\[tune\]: images must be"),
     "an OOD set by the ID set's name": (SPEC.replace("other =", "mine ="), "'mine' names an ID"),
 }

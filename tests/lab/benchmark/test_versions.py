@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 image = pytest.importorskip("PIL.Image")
 
+from nescio.lab import perturbation
 from nescio.lab.data.split import Split
-from nescio.lab.extraction.extract import EXTRACTION_VERSION, cached_features, extract
-from nescio.lab.extraction.perturb import OdinSettings, TuneSettings
+from nescio.lab.extraction import EXTRACTION_VERSION, cached_features, extract
 from nescio.lab.networks.checkpoint import Architecture, Checkpoint
-from nescio.lab.training import TrainSettings, train, tuning
-from nescio.lab.training.train import TRAINING_VERSION
-from nescio.lab.training.tuning import TUNING_VERSION
+from nescio.lab.perturbation import TUNING_VERSION
+from nescio.lab.settings import OdinSettings, TrainSettings, TuneSettings
+from nescio.lab.training import TRAINING_VERSION, train
 from nescio.metrics import fpr_at_tpr
 from nescio.outputs import Outputs
 
@@ -107,9 +107,9 @@ def test_tuning(checkpoint, split, tmp_path, monkeypatch):
         means.append((inside.mean(), outside.mean()))
         return fpr_at_tpr(inside, outside)
 
-    monkeypatch.setattr(tuning, "fpr_at_tpr", noting)
+    monkeypatch.setattr(perturbation, "fpr_at_tpr", noting)
     settings = TuneSettings(odin=OdinSettings(epsilons=(0.0, 0.004)))
-    grid = tuning.tune(checkpoint, split, outputs, settings).grid
+    grid = perturbation.tune(checkpoint, split, outputs, settings).grid
     found = {
         (point.method, point.aggregate, point.epsilon, point.temperature): mean
         for point, mean in zip(grid, means, strict=True)

@@ -8,7 +8,7 @@ pytest.importorskip("torchvision")
 
 from nescio.errors import DatasetError, ParameterError
 from nescio.lab.data import load_coco, load_folder
-from nescio.lab.data.batches import Augmentation, Reader, in_batches
+from nescio.lab.data.split import Augmentation, Reader, in_batches
 from nescio.models.images import Preprocessing
 
 
@@ -30,7 +30,7 @@ def test_batches_come_in_order_for_any_number_of_threads(coco_tree, monkeypatch)
     reader = Reader(split, Preprocessing(16), Augmentation(), (1, 2))
     alone = [reader.pixels(index) for index in range(30)]
     for n_threads in (1, 5):
-        monkeypatch.setattr("nescio.lab.data.batches.available_cpus", lambda: n_threads)  # noqa: B023
+        monkeypatch.setattr("nescio.lab.data.split.available_cpus", lambda: n_threads)  # noqa: B023
         assert np.array_equal(np.concatenate([*reader.batches(in_batches(30, 4))]), alone)
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.lab.data import CORRUPTIONS, corrupt
-from nescio.lab.data.batches import arithmetic_mean, geometric_mean, jigsaw
+from nescio.lab.data.corruptions import arithmetic_mean, geometric_mean, jigsaw
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

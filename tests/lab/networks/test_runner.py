@@ -103,7 +103,7 @@ def test_another_preprocessing_is_refused(checkpoint):
 @pytest.mark.slow
 def test_importing_the_runners_loads_no_torch():
     code = (
-        "import sys, nescio.models, nescio.lab.extraction.extract\n"
+        "import sys, nescio.models, nescio.lab.extraction\n"
         "print([m for m in ('torch', 'transformers', 'onnxruntime', 'PIL') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

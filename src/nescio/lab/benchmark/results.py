@@ -15,13 +15,13 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from nescio._io.files import existing_file, replacing
 from nescio._io.tensors import FileKind
-from nescio._io.toml import from_table
+from nescio._validation import checked_whole, from_table
 from nescio.errors import FileError, FileFormatError
 from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Comparison, Scored, Spread
@@ -76,9 +76,17 @@ class Line:
         _check_manifest(content["manifest"])
         head = {name: content[name] for name in ("spec", "id", "ood", "detector", "seed")}
         skipped = str(content.get("skipped", ""))
-        evaluation = None if skipped else Evaluation.from_dict(content)
+        evaluation = None if skipped else _read_evaluation(content)
         manifest = dict(content["manifest"])
         return from_table(cls, head, evaluation=evaluation, skipped=skipped, manifest=manifest)
+
+
+def _read_evaluation(content: Mapping[str, Any]) -> Evaluation:
+    names = [field.name for field in fields(Evaluation)]
+    evaluation = from_table(Evaluation, {name: content[name] for name in names})
+    checked_whole("n_id", evaluation.n_id, minimum=1)
+    checked_whole("n_ood", evaluation.n_ood, minimum=1)
+    return evaluation
 
 
 def _check_manifest(manifest: Mapping[str, Any]) -> None:

@@ -1,33 +1,40 @@
-"""Run a spec: write its result lines and the evidence for them."""
+"""Run a spec: train, tune and extract, each only once, and write result lines with their evidence.
+
+Networks, tunings and outputs are kept in a cache, by a hash of what they were made from. Another
+benchmark on the same data and network finds them there, and so does the same one after a crash:
+
+    CACHE/networks/KEY/     a training run; KEY is a hash of its settings and data
+    CACHE/outputs/HASH/     outputs and tunings of the network with this content hash
+    CACHE/features/         features of frozen backbones
+    CACHE/checked/          the damaged images of each split
+
+The hashes include the version of the code that makes a thing (`TRAINING_VERSION`, and so on), and
+not that of nescio or torch, so that an upgrade does not train again. Each thing is made under a
+lock: of several processes, one makes it and the others wait.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import multiprocessing
+import math
+import os
 import platform
-import signal
-import sys
-import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
+from numpy.typing import NDArray
 
-from nescio._io.files import locked
-from nescio._threads import available_cpus, limit_cpus
+from nescio._io.files import locked, replacing
 from nescio._validation import checked_whole
 from nescio._version import __version__
-from nescio.errors import BenchmarkError, FileError, NescioError
-from nescio.lab.benchmark.pipeline import Pipeline, Report, Watch, make_pipelines, unwatched
+from nescio.errors import BenchmarkError, DatasetError, FileError, NescioError
+from nescio.lab.benchmark.parallel import Report, Watch, run_in_processes, unwatched
 from nescio.lab.benchmark.results import (
     RESULTS,
     BenchmarkRun,
@@ -41,15 +48,30 @@ from nescio.lab.benchmark.results import (
     save_evidence,
     write_lines,
 )
-from nescio.lab.benchmark.spec import BenchmarkSpec, resolve_detector
+from nescio.lab.benchmark.spec import BenchmarkSet, BenchmarkSpec, resolve_detector
 from nescio.lab.benchmark.tables import benchmark_tables
-from nescio.lab.extraction.perturb import Tuning
-from nescio.lab.extraction.runtimes import AUTO
-from nescio.lab.networks.checkpoint import Checkpoint
+from nescio.lab.data import load
+from nescio.lab.data.split import BadFile, Split, find_damaged
+from nescio.lab.extraction import (
+    AUTO,
+    EXTRACTION_VERSION,
+    Runtimes,
+    cached_features,
+    extract,
+)
+from nescio.lab.networks.checkpoint import Checkpoint, CheckpointRunner, load_checkpoint
+from nescio.lab.networks.network import OWN
+from nescio.lab.perturbation import TUNING_VERSION, Tuning, tune
+from nescio.lab.settings import TrainSettings
+from nescio.lab.training import TRAINING_VERSION, initial_network, train
 from nescio.metrics.comparison import compare_outputs
+from nescio.models.base import POOLED, layer_names
+from nescio.models.images import content_hash
 from nescio.outputs import Outputs
 
-CACHE = "cache"
+_BEST = "best.json"
+_KEY_LENGTH = 16
+_NAMED = 5  # damaged images in an error
 
 
 def run_benchmark(
@@ -70,8 +92,11 @@ def run_benchmark(
         With the folder of its data filled in: see `BenchmarkSpec.with_data`.
     folder : path
         The results are written to `folder/NAME`. All benchmarks of a folder share `folder/cache`.
-    device, batch_size, watch
-        As for `Pipeline`.
+    device, batch_size
+        What networks run on, and the images per batch of tuning and extraction. Training has its
+        own batch size in the settings.
+    watch : Watch
+        Called for each stage of the work.
     runtime : str
         What runs the networks, except to train them; as for `extract`.
     jobs : int
@@ -84,31 +109,23 @@ def run_benchmark(
     BenchmarkError
         If some of several networks failed. The results of the others are written.
     """
-    folder = Path(folder)
     checked_whole("jobs", jobs, minimum=1)
     pipelines = make_pipelines(
-        spec,
-        folder / CACHE,
-        device=device,
-        batch_size=batch_size,
-        runtime=runtime,
-        watch=watch,
+        spec, folder, device=device, batch_size=batch_size, runtime=runtime, watch=watch
     )
-    runs = folder / spec.name / "runs"
-    runs.mkdir(parents=True, exist_ok=True)
-    lines = _all_lines(pipelines, folder / spec.name, jobs, watch)
+    folder = Path(folder) / spec.name
+    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    lines = _all_lines(pipelines, folder, jobs, watch)
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
-        table.write(folder / spec.name / "tables", name)
-    return BenchmarkRun(folder / spec.name, tuple(lines))
+        table.write(folder / "tables", name)
+    return BenchmarkRun(folder, tuple(lines))
 
 
 def _all_lines(pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Watch) -> list[Line]:
     """Return the lines of all networks, written to the folder as soon as there are some."""
-    lines: list[Line] = []
-    failed: dict[int, str] = {}
     several = jobs > 1 and len(pipelines) > 1
-    if several:
-        failed = run_in_processes(run_network, pipelines, folder, jobs, watch)
+    failed = run_in_processes(run_network, pipelines, folder, jobs, watch) if several else {}
+    lines: list[Line] = []
     for index, pipeline in enumerate(pipelines):
         if index in failed:
             continue
@@ -158,15 +175,9 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
     outputs = {name: Outputs.load(path) for name, path in paths.items()}
     roots = {name: split.root.resolve() for name, split in splits.items()}
     manifest = _manifest(pipeline, checkpoint, training, tuning, train, val, outputs)
-    lines_file = run_file(folder, data.name, seed, ".jsonl")
-    evidence_file = run_file(folder, data.name, seed, ".safetensors")
-    try:
-        lines, evidence = read_lines(lines_file), load_evidence(evidence_file)
-        of_lines = evidence.of_lines == lines_hash(lines) and evidence.image_roots == roots
-        if of_lines and _is_current(lines, pipeline, manifest):
-            return lines
-    except FileError:  # missing, or written by another version
-        pass
+    finished = _finished_lines(pipeline, folder, manifest, roots)
+    if finished is not None:
+        return finished
     id_outputs = outputs.pop(data.name)
     with pipeline.stage("evaluating", len(spec.detectors) * len(outputs)) as advance:
         comparison = compare_outputs(
@@ -183,9 +194,34 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
     evidence = Evidence(
         data.name, seed, id_outputs, outputs, comparison.scores, roots, lines_hash(lines)
     )
-    save_evidence(evidence_file, evidence, paths)
-    write_lines(lines_file, lines)
+    save_evidence(run_file(folder, data.name, seed, ".safetensors"), evidence, paths)
+    write_lines(run_file(folder, data.name, seed, ".jsonl"), lines)
     return lines
+
+
+def _finished_lines(
+    pipeline: Pipeline, folder: Path, manifest: Mapping[str, Any], roots: Mapping[str, Path]
+) -> list[Line] | None:
+    """Return the lines of an earlier run if they are for the same detectors, sets and manifest."""
+    detectors = pipeline.spec.detectors
+    if any(":" in text for text in detectors):
+        return None  # the code of a user's own detector may have changed
+    files = (
+        run_file(folder, pipeline.data.name, pipeline.seed, suffix)
+        for suffix in (".jsonl", ".safetensors")
+    )
+    try:
+        lines, evidence = read_lines(next(files)), load_evidence(next(files))
+    except FileError:  # missing, or written by another version
+        return None
+    wanted = {(ood, text) for ood in pipeline.data.ood for text in detectors}
+    same = (
+        evidence.of_lines == lines_hash(lines)
+        and evidence.image_roots == roots
+        and {(line.ood, line.detector) for line in lines} == wanted
+        and all(line.manifest == manifest for line in lines)
+    )
+    return lines if same else None
 
 
 def _manifest(
@@ -236,16 +272,6 @@ def _manifest(
     return as_read
 
 
-def _is_current(lines: Sequence[Line], pipeline: Pipeline, manifest: Mapping[str, Any]) -> bool:
-    """Whether lines of an earlier run are for the same detectors, sets and manifest."""
-    detectors = pipeline.spec.detectors
-    if any(":" in text for text in detectors):
-        return False  # the code of a user's own detector may have changed
-    wanted = {(ood, text) for ood in pipeline.data.ood for text in detectors}
-    existing = {(line.ood, line.detector) for line in lines}
-    return existing == wanted and all(line.manifest == manifest for line in lines)
-
-
 def _data_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a line records about data; the outputs list the images left out."""
     names = ("dataset", "split", "n_images", "data_fingerprint", "data_notes")
@@ -253,116 +279,350 @@ def _data_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return facts | {"n_skipped": len(manifest["skipped"])}
 
 
-# --- several networks at once ---------------------------------------------------------------------
-
-Task = Callable[[Pipeline, Path], object]
+# --- one network ----------------------------------------------------------------------------------
 
 
-def run_in_processes(
-    task: Task, pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Watch
-) -> dict[int, str]:
-    """Call `task(pipeline, folder)` for each pipeline, each in a process of its own.
+@dataclass(frozen=True)
+class LoadedSet:
+    """The splits of a `BenchmarkSet`, indexed."""
 
-    At most `jobs` run at once, and the processors are divided among them. Pipelines on "cuda" are
-    distributed over all GPUs. Every process is started anew (spawn), because CUDA and the threads
-    of torch do not survive a fork. Returns the reason for each pipeline that failed, by its index.
+    source: BenchmarkSet
+    train: Split
+    val: Split
+    test: Split
+    ood: Mapping[str, Split]
+
+    def splits(self) -> tuple[Split, ...]:
+        """Return all splits, the out-of-distribution sets last."""
+        return (self.train, self.val, self.test, *self.ood.values())
+
+    @property
+    def name(self) -> str:
+        """The name of the in-distribution set."""
+        return self.source.name
+
+    @property
+    def mean_labels(self) -> int:
+        """What k=mean_labels stands for: as the set says, or counted in the training data."""
+        mean = float(self.train.require_labels().sum(1).mean())
+        return self.source.mean_labels or max(1, math.floor(mean + 0.5))
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One network on one in-distribution set, and its outputs."""
+
+    spec: BenchmarkSpec
+    data: LoadedSet
+    seed: int
+    settings: TrainSettings  # with the seed
+    cache: Path
+    device: torch.device
+    batch_size: int  # of tuning and extraction; training has its own in the settings
+    watch: Watch
+    position: str  # such as "network 2 of 6"
+    runtimes: Runtimes  # what runs the network, except to train
+
+    @property
+    def title(self) -> str:
+        """The set and the seed, in words."""
+        return f"{self.data.name}, seed {self.seed}"
+
+    def stage(self, what: str, total: int) -> AbstractContextManager[Report]:
+        """Report a stage of the work."""
+        return self.watch(f"{self.position}, {self.title}: {what}", total)
+
+    def network(self) -> tuple[Checkpoint, dict[str, Any]]:
+        """Return the network, and what the manifest records about its training."""
+        source = self.data.source
+        if source.network:
+            file = Path(source.network).expanduser()
+            return load_checkpoint(file, module=source.module or None), {"network": source.network}
+        best = self._best_file()
+        self._make(best, lambda: self._train(best))
+        # The spec, and not the file, names the code to run.
+        name = self.settings.model.name
+        module = name.removeprefix(OWN) if name.startswith(OWN) else None
+        checkpoint = load_checkpoint(best.with_name("best.safetensors"), module=module)
+        training = {
+            "settings": self.settings.as_dict(),
+            "best": json.loads(best.read_text("utf-8")),
+            "versions": {
+                name: checkpoint.training.get(f"{name}_version") for name in ("nescio", "torch")
+            },
+        }
+        return checkpoint, training
+
+    def check_network(self) -> None:
+        """Raise if the network cannot be loaded from its file, or cannot be built."""
+        if self.data.source.network:
+            self.network()
+        elif not self._best_file().exists():
+            with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
+                initial_network(self.settings, len(self.data.train.label_names or ()))
+
+    def _best_file(self) -> Path:
+        """Return the file that says which epoch is the best; it is written after the training."""
+        weights = Path(self.settings.model.weights)
+        facts = {
+            "settings": self.settings.as_dict(),
+            "train": self.data.train.manifest(),
+            "val": self.data.val.manifest(),
+            "weights": content_hash(weights) if weights.is_file() else None,
+            "version": TRAINING_VERSION,
+        }
+        return self.cache / "networks" / _key(facts) / _BEST
+
+    def _train(self, best: Path) -> None:
+        n_images = self.settings.training.epochs * len(self.data.train)
+        if self.settings.model.freeze:  # the features of all images are computed first
+            n_images += len(self.data.train) + len(self.data.val)
+        with self.stage("training", n_images) as advance:
+            run = train(
+                self.settings,
+                self.data.train,
+                self.data.val,
+                best.parent,
+                device=self.device,
+                resume=True,
+                cache=self.cache / "features",
+                runtime=self.runtimes.name,
+                on_images=advance,
+            )
+        with replacing(best) as temporary:
+            temporary.write_text(json.dumps(asdict(run.best)), "utf-8")
+
+    def _make(self, path: Path, make: Callable[[], object]) -> None:
+        """Make a file if it does not exist; wait if another process is making it."""
+        if path.exists():
+            return
+        with locked(path, lambda: self.stage("waiting for another process", 0)):
+            if not path.exists():
+                make()
+
+    def outputs(
+        self,
+        checkpoint: Checkpoint,
+        split: Split,
+        tuning: Tuning | None = None,
+        train: Outputs | None = None,
+    ) -> Path:
+        """Return the file of the network's outputs on a split; compute it if necessary.
+
+        All seeds share the features of a frozen backbone, unless the inputs are perturbed. `train`
+        are the outputs on the training data, which the tuned step may need.
+        """
+        facts = {
+            "data": split.manifest(),
+            "tuning": tuning and tuning.chosen(),
+            "features": self.spec.features,
+            "batch_size": self.batch_size,
+            "device": self.device.type,
+            "version": EXTRACTION_VERSION,
+        }
+        if tuning is not None and tuning.needs_train:
+            facts["train"] = self.data.train.manifest()
+        path = self._outputs_folder(checkpoint) / f"{split.title}-{_key(facts)}.safetensors"
+
+        def make() -> None:
+            pooled = None if tuning else self._pooled(checkpoint, split)
+            with self.stage(f"extracting {split.title}", len(split)) as advance:
+                extract(
+                    checkpoint,
+                    split,
+                    path,
+                    features=self.spec.features,
+                    tuning=tuning,
+                    train=train,
+                    pooled=pooled,
+                    device=self.device,
+                    batch_size=self.batch_size,
+                    runtime=self.runtimes,
+                    on_images=advance,
+                )
+
+        self._make(path, make)
+        return path
+
+    def _pooled(self, checkpoint: Checkpoint, split: Split) -> NDArray[np.float32] | None:
+        """Return the features of a frozen backbone, which all seeds share; None if not frozen."""
+        runner = CheckpointRunner(checkpoint, features=self.spec.features, device=self.device)
+        if not self.settings.model.freeze or not runner.is_after_backbone:
+            return None
+        with self.stage(f"computing features of {split.title}", len(split)) as advance:
+            return cached_features(
+                checkpoint,
+                split,
+                self.cache / "features",
+                device=self.device,
+                runtime=self.runtimes,
+                on_images=advance,
+            )
+
+    def tuning(self, checkpoint: Checkpoint, train_outputs: Outputs) -> Tuning | None:
+        """Return the parameters of ODIN and Mahalanobis; None if no detector uses them."""
+        aggregates = self.spec.aggregates()
+        if not aggregates:
+            return None
+        facts = {
+            "data": self.data.val.manifest(),
+            "train": self.data.train.manifest(),
+            "aggregates": aggregates,
+            "features": self._tuned_layer,
+            "settings": asdict(self.spec.tune),
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "device": self.device.type,
+            "version": TUNING_VERSION,
+        }
+        path = self._outputs_folder(checkpoint) / f"tuned-{_key(facts)}.json"
+        self._make(path, lambda: self._tune(checkpoint, train_outputs, path))
+        return Tuning.load(path)
+
+    def _tune(self, checkpoint: Checkpoint, train_outputs: Outputs, path: Path) -> None:
+        val = self.data.val
+        total = self.spec.tune.n_steps(len(val))
+        with self.stage("tuning ODIN and Mahalanobis", total) as advance:
+            tuning = tune(
+                checkpoint,
+                val,
+                train_outputs,
+                self.spec.tune,
+                features=self._tuned_layer,
+                aggregates=self.spec.aggregates(),
+                seed=self.seed,
+                device=self.device,
+                batch_size=self.batch_size,
+                runtime=self.runtimes,
+                on_images=advance,
+            )
+        tuning.save(path)
+
+    @property
+    def _tuned_layer(self) -> str:
+        """The layer that Mahalanobis reads."""
+        return (*layer_names(self.spec.features), POOLED)[0]
+
+    def _outputs_folder(self, checkpoint: Checkpoint) -> Path:
+        folder = self.cache / "outputs" / checkpoint.content_hash()[:_KEY_LENGTH]
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def make_pipelines(
+    spec: BenchmarkSpec,
+    folder: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    batch_size: int = 16,
+    runtime: str = AUTO,
+    watch: Watch = unwatched,
+) -> list[Pipeline]:
+    """Return one pipeline per set and seed; raise if data or network cannot be used.
+
+    The parameters are those of `run_benchmark`.
     """
-    jobs = min(jobs, len(pipelines))
-    n_cpus = max(1, available_cpus() // jobs)
-    spawn = multiprocessing.get_context("spawn")
-    processes: list[multiprocessing.process.BaseProcess] = []
-    slots: SimpleQueue[int] = SimpleQueue()
-    for slot in range(jobs):
-        slots.put(slot)
-
-    def run(pipeline: Pipeline) -> str:
-        """Run one process to its end; return why it failed, or an empty text."""
-        slot = slots.get()
-        # Functions that report to a terminal cannot be sent; the process gets its own.
-        placed = replace(pipeline, device=device_of(pipeline.device, slot), watch=unwatched)
-        ours, theirs = spawn.Pipe(duplex=False)
-        process = spawn.Process(
-            target=_work, args=(task, placed, folder, n_cpus, theirs), daemon=True
+    cache = Path(folder) / "cache"
+    sets = []
+    with watch("reading the data sets", len(spec.sets)) as advance:
+        for source in spec.sets:
+            splits = {
+                name: load(
+                    source.data, split=spec.split_name(source, name), skip_bad=source.skip_bad
+                )
+                for name in ("train", "val", "test")
+            }
+            ood = {
+                name: load(address, skip_bad=source.skip_bad)
+                for name, address in source.ood.items()
+            }
+            sets.append(LoadedSet(source, **splits, ood=ood))
+            advance(1)
+    pairs = [(data, seed) for data in checked_sets(sets, cache, watch) for seed in spec.seeds]
+    pipelines = [
+        Pipeline(
+            spec,
+            data,
+            seed,
+            spec.train.updated({"training": {"seed": seed}}),
+            cache,
+            torch.device(device),
+            batch_size,
+            watch,
+            position=f"network {number} of {len(pairs)}",
+            runtimes=Runtimes(runtime),
         )
-        process.start()
-        processes.append(process)
-        theirs.close()  # so that the end of the process is seen here
-        try:
-            failure = _listen(ours, watch)
-            process.join()
-        finally:
-            slots.put(slot)
-        return failure or _ended(process.exitcode)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(run, pipeline) for pipeline in pipelines]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-            failures = [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.terminate()
-            for process in processes:
-                process.join()
-            raise
-    return {index: failure for index, failure in enumerate(failures) if failure}
+        for number, (data, seed) in enumerate(pairs, 1)
+    ]
+    for pipeline in pipelines:
+        if pipeline.seed == spec.seeds[0]:  # all seeds have the same network
+            pipeline.check_network()
+    return pipelines
 
 
-def device_of(device: torch.device, slot: int) -> torch.device:
-    """Return the GPU of a slot; a device that is named completely is used by all."""
-    if str(device) == "cuda":
-        return torch.device("cuda", slot % torch.cuda.device_count())
-    return device
+def _key(facts: Mapping[str, Any]) -> str:
+    """Return a short hash of what something is made from."""
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
 
-def _listen(connection: Connection, watch: Watch) -> str:
-    """Show the progress of a process until it ends; return the error that it sent, if any.
+# --- images, before any work ----------------------------------------------------------------------
 
-    It sends the name and the steps of each stage, then numbers of steps.
+
+def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[LoadedSet]:
+    """Return the sets without damaged images, where these may be left out; raise elsewhere.
+
+    What is left out must be known before training, so all images are decoded once. The damaged
+    images of a split are recorded in CACHE/checked/TITLE-KEY.json. KEY is a hash of the path, size
+    and time of each file, so a split of which a file has changed is checked again.
     """
-    failure = ""
-    with ExitStack() as shown:
-        while True:
-            try:
-                message = connection.recv()
-            except EOFError:
-                return failure
-            if isinstance(message, tuple):
-                shown.close()
-                report = shown.enter_context(watch(*message))
-            elif isinstance(message, int):
-                report(message)
-            else:
-                failure = message
+    splits = [split for data in sets for split in data.splits()]
+    records = {
+        split: cache / "checked" / f"{split.title}-{_files_key(split)}.json" for split in splits
+    }
+    # Two sets often have an OOD set in common.
+    missing = {path: split for split, path in records.items() if not path.exists()}
+    if missing:
+        (cache / "checked").mkdir(parents=True, exist_ok=True)
+        with watch("checking images", sum(map(len, missing.values()))) as advance:
+            for path, split in missing.items():
+                bad = [asdict(image) for image in find_damaged(split, advance)]
+                with replacing(path, force=True) as temporary:
+                    temporary.write_text(json.dumps(bad), "utf-8")
+    damaged = {
+        split: [BadFile(**bad) for bad in json.loads(path.read_text("utf-8"))]
+        for split, path in records.items()
+    }
+    strict = [split for data in sets if not data.source.skip_bad for split in data.splits()]
+    reasons = list(dict.fromkeys(image.reason for split in strict for image in damaged[split]))
+    if reasons:
+        named = "\n".join(f"  {reason}" for reason in reasons[:_NAMED])
+        more = f"\n  and {len(reasons) - _NAMED:,} more" if len(reasons) > _NAMED else ""
+        n_images = f"{len(reasons):,} image{'s' if len(reasons) > 1 else ''}"
+        raise DatasetError(
+            f"the benchmark cannot use {n_images}:\n{named}{more}\n"
+            "Replace or remove these files, or leave them out: --skip-bad for all sets, or "
+            "skip_bad = true for a set in the benchmark's file."
+        )
+    clean = {split: split.without(damaged[split]) for split in splits}
+    return [
+        replace(
+            data,
+            train=clean[data.train],
+            val=clean[data.val],
+            test=clean[data.test],
+            ood={name: clean[split] for name, split in data.ood.items()},
+        )
+        for data in sets
+    ]
 
 
-def _ended(exit_code: int | None) -> str:
-    if exit_code == -getattr(signal, "SIGKILL", 9):
-        return "its process was killed, perhaps because memory ran out. Run fewer --jobs."
-    return f"its process ended with exit code {exit_code}." if exit_code else ""
-
-
-def _work(
-    task: Task, pipeline: Pipeline, folder: Path, n_cpus: int, connection: Connection
-) -> None:
-    """Run one network; this is the main function of the other process."""
-    # Ctrl-C reaches all processes of a terminal; the parent ends the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that temporary files are removed
-    warnings.filterwarnings("ignore", module="PIL")  # as the command line does
-    limit_cpus(n_cpus)
-    torch.set_num_threads(min(n_cpus, torch.get_num_threads()))
-
-    @contextmanager
-    def watch(stage: str, total: int) -> Iterator[Report]:
-        connection.send((stage, total))
-        yield connection.send
-
-    try:
-        with threadpool_limits(n_cpus):
-            task(replace(pipeline, watch=watch), folder)
-    except NescioError as error:
-        connection.send(str(error))
-    except Exception:
-        connection.send(traceback.format_exc())
+def _files_key(split: Split) -> str:
+    digest = hashlib.sha256(f"{split.root.resolve()}\n".encode())
+    for file in split.files:
+        try:
+            status = os.stat(split.root / file)
+            digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        except OSError:
+            digest.update(f"{file}\0missing\n".encode())
+    return digest.hexdigest()[:_KEY_LENGTH]

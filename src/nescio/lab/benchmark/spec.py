@@ -32,7 +32,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from nescio._io.toml import from_toml, read_toml
 from nescio._validation import checked_choice, checked_whole
 from nescio.detectors import Detector
 from nescio.detectors.registry import build_detector, parse_detector
@@ -40,7 +39,7 @@ from nescio.errors import ParameterError
 from nescio.lab.benchmark.paper import find_paper_table
 from nescio.lab.benchmark.results import file_name
 from nescio.lab.data import parse_address
-from nescio.lab.extraction.perturb import TuneSettings
+from nescio.lab.settings import TrainSettings, TuneSettings, from_toml, read_toml
 from nescio.models.base import layer_names
 
 MEAN_LABELS = "mean_labels"
@@ -114,8 +113,7 @@ class BenchmarkSpec:
     sets : tuple of BenchmarkSet
     seeds : tuple of int
         One network is trained per seed.
-    train : mapping
-        The sections of a training configuration.
+    train : TrainSettings
     tune : TuneSettings
     paper_tables : tuple of str
         Keys of the paper's tables that the results are compared with.
@@ -137,7 +135,7 @@ class BenchmarkSpec:
     detectors: tuple[str, ...]
     sets: tuple[BenchmarkSet, ...]
     seeds: tuple[int, ...] = (0,)
-    train: Mapping[str, Any] = field(default_factory=dict)
+    train: TrainSettings = field(default_factory=TrainSettings)
     tune: TuneSettings = field(default_factory=TuneSettings)
     paper_tables: tuple[str, ...] = ()
     bootstrap: int = 1000

@@ -235,30 +235,22 @@ def network_table(lines: Sequence[Line]) -> Table:
                 **{method: tuned.get(method) for method in methods},
             }
         )
+    texts = ("ID set", "network", "hash")
     return Table(
         title="Networks",
-        columns=tuple(
-            Column(title, number=title not in ("ID set", "network", "hash")) for title in records[0]
-        ),
+        columns=tuple(Column(title, number=title not in texts) for title in records[0]),
         rows=tuple(
-            tuple(
-                (
-                    TablePart(
-                        _cell_text(value),
-                        code=bool(value) and title in ("network", "hash"),
-                        values={title: value},
-                    ),
-                )
-                for title, value in record.items()
-            )
+            tuple(_network_cell(title, value) for title, value in record.items())
             for record in records
         ),
         notes=(*_protocol_note(lines), *((_MAP_NOTE,) if of_paper else ())),
     )
 
 
-def _cell_text(value: Any) -> str:
-    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+def _network_cell(title: str, value: Any) -> TableCell:
+    text = "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+    code = bool(value) and title in ("network", "hash")
+    return (TablePart(text, code=code, values={title: value}),)
 
 
 def _tuned(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -287,34 +279,46 @@ def _result_table(lines: Sequence[Line]) -> Table:
     """Return the table of lines that all belong to one pair."""
     pair = (lines[0].id, lines[0].ood)
     summary = summarise(lines).get(pair, {})
-    best = {
-        measure: _best(
-            measure, {name: 100 * measures[measure].mean for name, measures in summary.items()}
-        )
+    columns = {
+        measure: {name: measures[measure] for name, measures in summary.items()}
         for measure in MEASURES
     }
-    rows = []
-    for name in sorted(summary, key=lambda name: summary[name]["fpr"].mean):
-        spreads = summary[name]
-        named: dict[str, Any] = {"detector": name, "n_seeds": spreads["fpr"].n}
-        parts = [
-            TablePart(str(spreads[m]), name in best[m], values=_values(_NAMES[m], spreads[m]))
-            for m in MEASURES
-        ]
-        rows.append(((TablePart(name, code=True, values=named),), *((part,) for part in parts)))
+    rows = _detector_rows(
+        sorted(summary, key=lambda name: summary[name]["fpr"].mean),
+        [(measure, _NAMES[measure], spreads) for measure, spreads in columns.items()],
+    )
     return Table(
         title=f"{pair[0]} against {pair[1]}",
         columns=(
             Column("detector", number=False),
             *(Column(_TITLES[measure]) for measure in MEASURES),
         ),
-        rows=tuple(rows),
+        rows=rows,
         notes=(
-            *_seeds_note(measures["fpr"] for measures in summary.values()),
+            *_seeds_note(columns["fpr"].values()),
             *_protocol_note(lines),
             *_skipped_notes(lines),
         ),
     )
+
+
+def _detector_rows(
+    names: Iterable[str], columns: Sequence[tuple[str, str, Mapping[str, Spread]]]
+) -> tuple[tuple[TableCell, ...], ...]:
+    """Return one row per detector; a column is a measure, its name in CSV, and its values."""
+    best = [
+        _best(measure, {name: 100 * spread.mean for name, spread in spreads.items()})
+        for measure, _, spreads in columns
+    ]
+    rows = []
+    for name in names:
+        cells: list[TableCell] = [
+            (TablePart(str(spreads[name]), name in bold, values=_values(title, spreads[name])),)
+            for (_, title, spreads), bold in zip(columns, best, strict=True)
+        ]
+        named: dict[str, Any] = {"detector": name, "n_seeds": columns[0][2][name].n}
+        rows.append(((TablePart(name, code=True, values=named),), *cells))
+    return tuple(rows)
 
 
 def _values(title: str, spread: Spread | None) -> dict[str, Any]:
@@ -521,19 +525,6 @@ def fpr_table(
     """Return the FPR of some detectors on every OOD set, in per cent; the best of them are bold."""
     by_ood = {ood: detectors for (_, ood), detectors in summarise(lines).items()}
     columns = {ood: {name: of[name]["fpr"] for name in names} for ood, of in by_ood.items()}
-    best = {
-        ood: _best("fpr", {name: 100 * fpr.mean for name, fpr in fprs.items()})
-        for ood, fprs in columns.items()
-    }
-    rows = tuple(
-        (
-            (TablePart(name, code=True, values={"detector": name}),),
-            *(
-                (TablePart(str(fprs[name]), name in best[ood], values=_values(ood, fprs[name])),)
-                for ood, fprs in columns.items()
-            ),
-        )
-        for name in names
-    )
+    rows = _detector_rows(names, [("fpr", ood, fprs) for ood, fprs in columns.items()])
     heads = (Column("detector", number=False), *map(Column, columns))
     return Table(title, heads, rows, tuple(notes))

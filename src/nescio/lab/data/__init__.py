@@ -12,29 +12,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nescio.errors import ParameterError
-from nescio.lab.data.batches import CORRUPTIONS, SYNTHETIC_SETS, corrupt
 from nescio.lab.data.check import Finding, ProtocolReport, check_protocol
+from nescio.lab.data.corruptions import CORRUPTIONS, SYNTHETIC_SETS, corrupt
 from nescio.lab.data.digits import SPLITS as DIGITS_SPLITS, load_digits
-from nescio.lab.data.folders import (
+from nescio.lab.data.own import load_folder, load_table
+from nescio.lab.data.published import (
+    COCO_SPLITS,
     COCO_VOC_CLASSES,
     IMAGENET22K_SPLITS,
     NUS_WIDE_CLASSES,
-    load_folder,
-    load_imagenet22k,
-    load_textures,
-)
-from nescio.lab.data.published import (
-    COCO_SPLITS,
     NUS_WIDE_SPLITS,
     VOC_SPLITS,
     VOC_TRAINVAL_SPLITS,
     load_coco,
+    load_imagenet22k,
     load_nus_wide,
+    load_textures,
     load_voc,
     load_voc_trainval,
 )
 from nescio.lab.data.split import BadFile, Split, check_split, find_damaged, without_damaged
-from nescio.lab.data.table import load_table
 
 __all__ = [
     "COCO_VOC_CLASSES",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -100,11 +101,11 @@ def check_protocol(
     >>> import pathlib, tempfile
     >>> from nescio.lab.data import load_folder
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for name in ("known/cat", "known/dog", "unknown/cats"):
+    ...     for name in ("id/cat", "id/dog", "ood/cats"):
     ...         pathlib.Path(folder, name).mkdir(parents=True)
     ...         _ = pathlib.Path(folder, name, "1.jpg").write_text(name)
-    ...     known, unknown = (load_folder(f"{folder}/{name}") for name in ("known", "unknown"))
-    ...     report = check_protocol([known], [unknown])
+    ...     id_split, ood_split = (load_folder(f"{folder}/{name}") for name in ("id", "ood"))
+    ...     report = check_protocol([id_split], [ood_split])
     >>> [finding.severity for finding in report.findings]
     ['error']
     """
@@ -115,10 +116,9 @@ def check_protocol(
         *_label_sets(id_splits),
         *_label_overlap(id_splits, ood_splits),
         *_duplicates(id_splits, ood_splits),
-        *(itertools.chain.from_iterable(map(_damaged, splits)) if images else ()),
-        *itertools.chain.from_iterable(map(_skipped_files, splits)),
-        *itertools.chain.from_iterable(map(_gaps, splits)),
     ]
+    for split in splits:
+        findings += _image_findings(split, decode=images)
     summaries = [
         {
             "title": split.title,
@@ -132,18 +132,24 @@ def check_protocol(
     return ProtocolReport(tuple(summaries), tuple(findings))
 
 
+def _counted(n: int, noun: str, plural: str = "") -> str:
+    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
+
+
 # --- labels -------------------------------------------------------------------------------------
 
 
 def _label_sets(id_splits: Sequence[Split]) -> Iterator[Finding]:
     """Compare the labels of the splits of the in-distribution set."""
-    named = [(split.title, split.label_names) for split in id_splits if split.label_names]
-    for (title, names), (other, others) in itertools.pairwise(named):
-        if difference := sorted(set(names) ^ set(others)):
-            message = f"{title} and {other} differ in {_counted(len(difference), 'label')}"
+    named = [split for split in id_splits if split.label_names]
+    for split, other in itertools.pairwise(named):
+        names, other_names = split.label_names or (), other.label_names or ()
+        if difference := sorted(set(names) ^ set(other_names)):
+            message = f"{split.title} and {other.title} differ in "
+            message += _counted(len(difference), "label")
             yield Finding("error", "label sets", message, tuple(difference))
-        elif names != others:
-            message = f"{title} and {other} have the same labels in a different order"
+        elif names != other_names:
+            message = f"{split.title} and {other.title} have the same labels in a different order"
             yield Finding("warning", "label sets", message)
 
 
@@ -157,7 +163,7 @@ def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> I
             a, b = _words(name), _words(label)
             if "".join(a) == "".join(b):  # VOC writes pottedplant and diningtable
                 same[f"{name} ~ {label}"] = name
-            elif _alike(a, b):
+            elif a and b and (set(a) <= set(b) or set(b) <= set(a) or a[-1] == b[-1]):
                 alike[f"{name} ~ {label}"] = name
         has, may = (_counted(len(set(of.values())), "class", "classes") for of in (same, alike))
         if same:
@@ -168,9 +174,9 @@ def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> I
             yield Finding("warning", "label overlap", message, tuple(alike))
 
 
-def _words(name: str) -> tuple[str, ...]:
+def _words(name: str) -> list[str]:
     """Return the words of a label, in lower case and in the singular."""
-    return tuple(map(_singular, name.casefold().replace("_", " ").replace("-", " ").split()))
+    return [_singular(word) for word in re.split(r"[-_\s]+", name.casefold()) if word]
 
 
 def _singular(word: str) -> str:
@@ -182,11 +188,6 @@ def _singular(word: str) -> str:
     if word.endswith(("ses", "xes", "zes", "ches", "shes")):
         return word[:-2]
     return word[:-1]
-
-
-def _alike(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
-    """Whether one name has all the words of the other, or both end in the same word."""
-    return bool(a and b) and (set(a) <= set(b) or set(b) <= set(a) or a[-1] == b[-1])
 
 
 # --- images -------------------------------------------------------------------------------------
@@ -206,16 +207,9 @@ def _duplicates(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iter
                 if a < len(id_splits):
                     shared[a, b].append(f"{first_in[a]} = {first_in[b]}")
     for (a, b), files in sorted(shared.items()):
-        titles = splits[a].title, splits[b].title
-        message = f"{titles[0]} and {titles[1]} have {_counted(len(files), 'image')} in common"
+        message = f"{splits[a].title} and {splits[b].title} have "
+        message += f"{_counted(len(files), 'image')} in common"
         yield Finding("error", "duplicate images", message, tuple(files))
-
-
-def _damaged(split: Split) -> Iterator[Finding]:
-    if bad := find_damaged(split):
-        reasons = tuple(image.reason.rstrip(".") for image in bad)
-        message = f"{split.title} has {_counted(len(bad), 'image')} that cannot be read"
-        yield Finding("error", "damaged images", message, reasons)
 
 
 def _groups(
@@ -235,30 +229,23 @@ def _size(path: Path) -> int:
         raise DatasetError(f"cannot read {path}: {error.strerror}.") from error
 
 
-# --- gaps ---------------------------------------------------------------------------------------
-
-
-def _skipped_files(split: Split) -> Iterator[Finding]:
+def _image_findings(split: Split, *, decode: bool) -> Iterator[Finding]:
+    """Find damaged images, skipped files, images without labels and labels without images."""
+    if decode and (bad := find_damaged(split)):
+        reasons = tuple(image.reason.rstrip(".") for image in bad)
+        message = f"{split.title} has {_counted(len(bad), 'image')} that cannot be read"
+        yield Finding("error", "damaged images", message, reasons)
     if split.skipped:
         examples = tuple(f"{bad.file}: {bad.reason}" for bad in split.skipped)
         message = f"{split.title} was read without {_counted(len(examples), 'file')}"
         yield Finding("warning", "skipped files", message, examples)
-
-
-def _gaps(split: Split) -> Iterator[Finding]:
-    """Find images without labels and labels without images."""
     if split.labels is None or split.label_names is None:
         return
-    unlabelled = np.flatnonzero(~split.labels.any(axis=1))
-    if len(unlabelled):
-        files = tuple(split.files[index] for index in unlabelled)
+    files = tuple(split.files[index] for index in np.flatnonzero(~split.labels.any(axis=1)))
+    if files:
         message = f"{split.title} has {_counted(len(files), 'image')} without labels"
         yield Finding("warning", "images without labels", message, files)
     empty = tuple(split.label_names[index] for index in np.flatnonzero(~split.labels.any(axis=0)))
     if empty:
         message = f"{split.title} has {_counted(len(empty), 'label')} without images"
         yield Finding("warning", "labels without images", message, empty)
-
-
-def _counted(n: int, noun: str, plural: str = "") -> str:
-    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"

@@ -15,7 +15,6 @@ import csv
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,9 @@ from numpy.typing import NDArray
 
 from nescio._io.files import temporary_name
 from nescio.errors import DatasetError, require
-from nescio.lab.data.split import Split, check_split
-from nescio.lab.data.table import SEPARATOR, load_table
+from nescio.lab.data.split import Split, check_split, checked_presence
 
-KNOWN_DIGITS = (0, 1, 2, 3, 4, 5, 6)
+LABEL_DIGITS = (0, 1, 2, 3, 4, 5, 6)
 UNSEEN_DIGITS = (7, 8, 9)
 N_SCENES = {
     "train": 6000,
@@ -41,12 +39,14 @@ SPLITS = tuple(N_SCENES)
 LABELLED = ("train", "val", "test")
 
 _LIST = "scenes.csv"
+_SEPARATOR = ";"
+_NAMES = tuple(f"digit {digit}" for digit in LABEL_DIGITS)
 _SEED = 0
 _CELL = 16  # height and width of a digit, in pixels
 _GRID = 2  # cells per side of a scene
 _SIDE = _CELL * _GRID
 _BACKGROUND = 0.05  # standard deviation of the noise behind the digits
-_IMAGE_SHARES = (0.6, 0.8)  # of the known digits' images: train up to 60 %, val up to 80 %
+_IMAGE_SHARES = (0.6, 0.8)  # of the images of digits 0 to 6: train up to 60 %, val up to 80 %
 _PATCH_SIDES = (32, 129)
 _NOISE_SCALES = (1.0, 4.0)  # pixels, of the smoothing
 
@@ -71,10 +71,19 @@ def load_digits(root: str | Path, split: str, *, skip_bad: bool = False) -> Spli
     root = Path(root)
     if not (root / _LIST).exists():
         _make(root)
-    scenes = load_table(root / _LIST, split)
-    if split in LABELLED:
-        return replace(scenes, dataset="digits")
-    return replace(scenes, dataset="digits", labels=None, label_names=None)
+    try:
+        with (root / _LIST).open(encoding="utf-8", newline="") as stream:
+            rows = [row for row in csv.DictReader(stream) if row["split"] == split]
+            files = tuple(row["path"] for row in rows)
+            shown = [row["labels"].split(_SEPARATOR) for row in rows]
+    except (OSError, KeyError, ValueError, AttributeError, csv.Error) as error:
+        raise DatasetError(f"{root / _LIST} is not a list of digit scenes.") from error
+    labelled = split in LABELLED
+    labels = np.array([[name in names for name in _NAMES] for names in shown], np.uint8)
+    scenes = Split(
+        "digits", split, root, files, labels if labelled else None, _NAMES if labelled else None
+    )
+    return checked_presence(scenes, skip_bad=False)
 
 
 def _make(root: Path) -> None:
@@ -101,7 +110,7 @@ def _make(root: Path) -> None:
                     # Without compression, so that all versions of Pillow write the same size.
                     image_module.fromarray(grey).save(temporary / file, compress_level=0)
                     names = [f"digit {digit}" for digit in digits]
-                    rows.writerow([file, SEPARATOR.join(names), split])
+                    rows.writerow([file, _SEPARATOR.join(names), split])
         if root.exists():
             root.rmdir()  # it is empty
         os.rename(temporary, root.resolve())
@@ -111,7 +120,7 @@ def _make(root: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-Scenes = Iterator[tuple[Pixels, list[int]]]  # a scene and its known digits
+Scenes = Iterator[tuple[Pixels, list[int]]]  # a scene and the digits that are labels
 
 
 def _all_scenes(image_module: Any) -> Iterator[tuple[str, Scenes]]:
@@ -124,9 +133,9 @@ def _all_scenes(image_module: Any) -> Iterator[tuple[str, Scenes]]:
         for image in data.images
     ])  # fmt: skip
     rng = np.random.default_rng(_SEED)
-    known = rng.permutation(np.flatnonzero(np.isin(data.target, KNOWN_DIGITS)))
-    bounds = [round(share * len(known)) for share in _IMAGE_SHARES]
-    pools = dict(zip(LABELLED, np.split(known, bounds), strict=True))
+    pool = rng.permutation(np.flatnonzero(np.isin(data.target, LABEL_DIGITS)))
+    bounds = [round(share * len(pool)) for share in _IMAGE_SHARES]
+    pools = dict(zip(LABELLED, np.split(pool, bounds), strict=True))
     pools["unseen"] = np.flatnonzero(np.isin(data.target, UNSEEN_DIGITS))
     for split, pool in pools.items():
         yield split, _compose(images[pool], data.target[pool], N_SCENES[split], rng)
@@ -147,7 +156,7 @@ def _compose(
             top, left = cells[place]
             scene[top : top + _CELL, left : left + _CELL] += images[choice]
         shown = {int(digit) for digit in digits[choices]}
-        yield scene, sorted(shown & set(KNOWN_DIGITS))
+        yield scene, sorted(shown & set(LABEL_DIGITS))
 
 
 def _patches(photos: list[Any], n_scenes: int, rng: np.random.Generator) -> Scenes:

@@ -1,4 +1,8 @@
-"""The published multi-label sets of the paper, as their archives unpack: COCO, VOC and NUS-WIDE."""
+"""The data sets of the paper, as their archives unpack.
+
+COCO, VOC and NUS-WIDE have several labels per image. Textures and ImageNet-22K, which are
+out-of-distribution for them, have class folders.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import DatasetError
+from nescio.lab.data.own import class_folders, images_under, split_of_classes
 from nescio.lab.data.split import (
     HOW_TO,
+    BadFile,
     Split,
     check_split,
     checked_presence,
@@ -248,7 +254,6 @@ NUS_AUTHORS_LIST = "nus_wide_test_imglist.txt"
 
 _NUS = "NUS-WIDE"
 _NUS_PART = {name: "Train" if name == "train" else "Test" for name in NUS_WIDE_SPLITS}
-_NUS_FOLDERS = ("Flickr", "images")
 # Line 78,372 of the official Labels_lake_Train.txt. It is not a label, so it is read as 0.
 _NUS_SLIP = "-1130179"
 
@@ -293,10 +298,8 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     chosen = np.flatnonzero(labels.any(axis=1))
     notes = {}
     if split.startswith("authors-"):
-        chosen, notes = (
-            _nus_authors_half(root, images, chosen, split),
-            {"halves_seed": NUS_AUTHORS_SEED},
-        )
+        chosen = _nus_authors_half(root, images, chosen, first=split == "authors-val")
+        notes = {"halves_seed": NUS_AUTHORS_SEED}
     elif split != "train":
         chosen = half(chosen, np.random.default_rng(HALVES_SEED), first=split == "val")
         notes = {"halves_seed": HALVES_SEED}
@@ -318,7 +321,7 @@ def _nus_path(line: str) -> str:
 
 
 def _nus_authors_half(
-    root: Path, images: list[str], rows: NDArray[np.intp], split: str
+    root: Path, images: list[str], rows: NDArray[np.intp], *, first: bool
 ) -> NDArray[np.intp]:
     """Return the rows of a half as the authors' loader shuffles their list, with a fixed seed."""
     path = root / NUS_AUTHORS_LIST
@@ -329,14 +332,13 @@ def _nus_authors_half(
             "deeplearning-wisc/multi-label-ood, or choose other halves: nus_wide_halves = "
             f'"nescio" in the benchmark\'s file. {HOW_TO}'
         )
-    listed = read_lines(_NUS, path)
     # File names are unique, and in a copy with all images in one folder they are all there is.
     row_of = {Path(images[row]).name: row for row in rows}
-    names = [Path(_nus_path(line.split()[0])).name for line in listed]
+    names = [Path(_nus_path(line.split()[0])).name for line in read_lines(_NUS, path)]
     ordered = np.array([row_of[name] for name in names if name in row_of], dtype=np.intp)
     if not len(ordered):
         raise DatasetError(f"{path} names no image of the official Test list. {HOW_TO}")
-    return half(ordered, np.random.RandomState(NUS_AUTHORS_SEED), first=split == "authors-val")
+    return half(ordered, np.random.RandomState(NUS_AUTHORS_SEED), first=first)
 
 
 def _nus_values(
@@ -356,19 +358,141 @@ def _nus_values(
 def _find_nus_images(root: Path, listed: list[str]) -> tuple[Path, list[str]]:
     """Return the folder of the images and the paths in it: as listed, or without their folders."""
     flat = [image.rpartition("/")[2] for image in listed]
-    candidates = [root / name for name in _NUS_FOLDERS]
+    unique = len(set(flat)) == len(flat)
+    candidates = [root / "Flickr", root / "images"]
     for folder in (*candidates, root):
         names = names_in(folder)
-        if any(image.partition("/")[0] in names for image in listed):
-            return folder, listed
-        if any(image in names for image in flat):
-            if len(set(flat)) < len(flat):
-                raise DatasetError(
-                    f"{folder} has images without the folders of the list, but some images in "
-                    f"different folders have the same name. Unpack the folders too. {HOW_TO}"
-                )
-            return folder, flat
+        for images in (listed, flat) if unique else (listed,):
+            if any(image.partition("/")[0] in names for image in images):
+                return folder, images
     return find_folder(f"{_NUS} images", *candidates), listed
+
+
+# --- Textures and ImageNet-22K --------------------------------------------------------------------
+
+
+def load_textures(root: str | Path, split: str = "", *, skip_bad: bool = False) -> Split:
+    """Index all 5,640 images (47 classes) of the Describable Textures Dataset, as the paper does.
+
+    Parameters
+    ----------
+    root : path
+        The folder `dtd`, which contains `images/<class>/*.jpg`, or the folder that contains `dtd`.
+    split : ""
+        Must be empty: the official lists of train, val and test are not used.
+    skip_bad : bool, default False
+        Has no effect; every loader takes it.
+    """
+    check_split("textures", split, ())
+    root = Path(root)
+    images = find_folder("Textures (DTD)", root / "images", root / "dtd" / "images")
+    files_of_class = class_folders(images)
+    if not files_of_class:
+        raise DatasetError(f"{images} contains no folders of images. {HOW_TO}")
+    return split_of_classes("textures", "", images, files_of_class)
+
+
+COCO_VOC_CLASSES = {
+    "dolphin": "n02069412",
+    "deer": "n02431122",
+    "bat": "n02139199",
+    "rhino": "n02392434",
+    "raccoon": "n02508213",
+    "octopus": "n01970164",
+    "giant clam": "n01959492",
+    "leech": "n01937909",
+    "venus flytrap": "n12782915",
+    "cherry tree": "n12641413",
+    "Japanese cherry": "n12649317",
+    "redwood": "n12285512",
+    "sunflower": "n11978713",
+    "croissant": "n07691650",
+    "stick cinnamon": "n07814390",
+    "cotton": "n12176953",
+    "rice": "n12126084",
+    "sugar cane": "n12132956",
+    "bamboo": "n12147226",
+    "turmeric": "n12356395",
+}
+"""Classes that MS-COCO and PASCAL-VOC do not have: name to WordNet id, as published."""
+
+NUS_WIDE_CLASSES = {
+    "asterism": "n09208496",
+    "battery": "n02810471",
+    "cave": "n09238926",
+    "cylinder": "n03156279",
+    "delta": "n09264803",
+    "fabric": "n03309808",
+    "filament": "n03336575",
+    "fire bell": "n03344305",
+    "hornet nest": "n09475044",
+    "kazoo": "n03609397",
+    "lichen": "n12987056",
+    "naval equipment": "n03811847",
+    "newspaper": "n03822171",
+    "paperclip": "n03886762",
+    "pythium": "n12982468",
+    "satellite": "n04137444",
+    "thumb": "n04430896",
+    "x-ray tube": "n04609811",
+    "yeast": "n13025647",
+    "zither": "n04615226",
+}
+"""Classes that NUS-WIDE does not have: name to WordNet id, found by WordNet 3.0 names."""
+
+CLASS_LISTS = {"coco-voc": COCO_VOC_CLASSES, "nus-wide": NUS_WIDE_CLASSES}
+IMAGENET22K_SPLITS = tuple(CLASS_LISTS)
+
+_NOTES = {
+    "coco-voc": "the published id of redwood, n12285512, is red alder in WordNet",
+    "nus-wide": "the ids are not published; they were found by WordNet 3.0 names",
+}
+
+
+def load_imagenet22k(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
+    """Index twenty classes of ImageNet-22K: the paper's list for the in-distribution set.
+
+    The labels are the class names, one per image. `Split.notes` has what to know about the ids.
+
+    Parameters
+    ----------
+    root : path
+        The folder that contains one folder per class, named by the WordNet id, as ImageNet's own
+        archives are, or by the class name, with spaces or underscores.
+    split : {"coco-voc", "nus-wide"}
+        The list of classes.
+    skip_bad : bool, default False
+        Continue without classes whose folder is missing or empty, and list them in
+        `Split.skipped`.
+    """
+    check_split("imagenet22k", split, IMAGENET22K_SPLITS)
+    root = find_folder("ImageNet-22K", Path(root))
+    files_of_class = {}
+    skipped = []
+    for name, wordnet_id in CLASS_LISTS[split].items():
+        folder = _class_folder(root, name, wordnet_id)
+        files = [f"{folder}/{file}" for file in images_under(root / folder)]
+        if files:
+            files_of_class[name] = files
+            continue
+        reason = f"class {name} ({wordnet_id}): there are no images in {root / folder}"
+        if not skip_bad:
+            raise DatasetError(f"ImageNet-22K, {reason}. {HOW_TO}")
+        skipped.append(BadFile(wordnet_id, reason))
+    return split_of_classes(
+        "imagenet22k",
+        split,
+        root,
+        files_of_class,
+        skipped=tuple(skipped),
+        notes={"class_ids": _NOTES[split]},
+    )
+
+
+def _class_folder(root: Path, name: str, wordnet_id: str) -> str:
+    """Return the name of a class's folder; the WordNet id if there is no folder."""
+    names = (wordnet_id, name, name.replace(" ", "_"))
+    return next((folder for folder in names if (root / folder).is_dir()), wordnet_id)
 
 
 # --- text files -----------------------------------------------------------------------------------

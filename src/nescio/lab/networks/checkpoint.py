@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio._io.tensors import FileKind
-from nescio._io.toml import from_table
-from nescio._validation import Array
+from nescio._validation import Array, from_table
 from nescio.errors import FileFormatError, ParameterError
 from nescio.lab.networks.network import (
     HIDDEN_UNITS,

@@ -1,8 +1,10 @@
-"""Your own multi-label set: a CSV or Parquet table of paths and labels."""
+"""Data of your own: a folder of images, or a CSV or Parquet table of paths and labels."""
 
 from __future__ import annotations
 
 import csv
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,121 @@ from numpy.typing import NDArray
 from nescio._io.files import existing_file
 from nescio._io.tables import arrow_errors
 from nescio.errors import DatasetError, FileFormatError, ParameterError, require
-from nescio.lab.data.split import HOW_TO, Split, checked_presence
+from nescio.lab.data.split import (
+    HOW_TO,
+    BadFile,
+    Split,
+    check_split,
+    checked_presence,
+    find_folder,
+)
+from nescio.models.images import IMAGE_SUFFIXES
 
-SEPARATOR = ";"
+_SEPARATOR = ";"
 _RESERVED = ("path", "split", "id", "labels")
 
 Rows = dict[str, dict[str, Any]]  # cells by "photos.csv, line 3" or "photos.parquet, row 2"
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def load_folder(root: str | Path, split: str = "", *, skip_bad: bool = False) -> Split:
+    """Index a folder of class folders: each image has one label, the name of its class folder.
+
+    Folders inside a class folder belong to the class. A folder without images is not a class.
+    Images are recognised by their suffix; hidden files and other files are ignored. Classes and
+    files are in alphabetical order. If there are images but no class folders, the split has no
+    labels. The name of the data set is the name of the folder.
+
+    Parameters
+    ----------
+    root : path
+        The folder.
+    split : ""
+        Must be empty: a folder has no splits.
+    skip_bad : bool, default False
+        Continue without images that are beside the class folders, and list them in
+        `Split.skipped`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("anchor", "lobster"):
+    ...         (Path(folder) / name).mkdir()
+    ...         (Path(folder) / name / "1.jpg").touch()  # images are not opened
+    ...     split = load_folder(folder)
+    >>> split.files, split.label_names
+    (('anchor/1.jpg', 'lobster/1.jpg'), ('anchor', 'lobster'))
+    """
+    check_split("folder", split, ())
+    root = find_folder("the folder of images", Path(root))
+    name = root.resolve().name or "folder"
+    loose = sorted(path.name for path in root.iterdir() if is_image(path.name) and path.is_file())
+    files_of_class = class_folders(root)
+    if not files_of_class:
+        if not loose:
+            raise DatasetError(f"{root} contains neither images nor folders of images. {HOW_TO}")
+        return Split(name, "", root, tuple(loose), labels=None, label_names=None)
+    if loose and not skip_bad:
+        raise DatasetError(
+            f"{root / loose[0]} is beside the class folders, so it has no class ({len(loose):,} "
+            "such images). Move it into a class folder, or pass skip_bad=True to "
+            "continue without it."
+        )
+    skipped = tuple(BadFile(file, "in no class folder") for file in loose)
+    return split_of_classes(name, "", root, files_of_class, skipped=skipped)
+
+
+def class_folders(root: Path) -> dict[str, list[str]]:
+    """Return the images of every folder in `root` that has any, relative to `root`."""
+    folders = sorted(
+        path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
+    images = {folder.name: images_under(folder) for folder in folders}
+    return {name: [f"{name}/{file}" for file in files] for name, files in images.items() if files}
+
+
+def images_under(folder: Path) -> list[str]:
+    """Return all images below a folder, sorted and relative to it; hidden files are ignored."""
+    images = []
+    for where, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        inside = Path(where).relative_to(folder)
+        images += [(inside / name).as_posix() for name in files if is_image(name)]
+    return sorted(images)
+
+
+def is_image(name: str) -> bool:
+    """Whether a file name has the suffix of an image; hidden files do not count."""
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def split_of_classes(
+    dataset: str,
+    name: str,
+    root: Path,
+    files_of_class: Mapping[str, Sequence[str]],
+    *,
+    skipped: tuple[BadFile, ...] = (),
+    notes: Mapping[str, str] | None = None,
+) -> Split:
+    """Return a split in which each image has one label: its class."""
+    counts = [len(files) for files in files_of_class.values()]
+    of_image = np.repeat(np.arange(len(counts)), counts)
+    return Split(
+        dataset=dataset,
+        name=name,
+        root=root,
+        files=tuple(file for files in files_of_class.values() for file in files),
+        labels=np.eye(len(counts), dtype=np.uint8)[of_image],
+        label_names=tuple(files_of_class),
+        skipped=skipped,
+        notes=notes or {},
+    )
+
+
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def load_table(path: str | Path, split: str = "", *, skip_bad: bool = False) -> Split:
@@ -73,7 +184,7 @@ def load_table(path: str | Path, split: str = "", *, skip_bad: bool = False) -> 
         if file in files:
             raise DatasetError(
                 f"{file} is listed twice, in {files[file]} and in {where}. Use one row per "
-                f"image, with its labels separated by {SEPARATOR!r}."
+                f"image, with its labels separated by {_SEPARATOR!r}."
             )
         files[file] = where
         labels.append(_multi_hot(where, row, names))
@@ -122,10 +233,10 @@ def _read(path: Path) -> Rows:
 def _listed(where: str, row: dict[str, Any]) -> list[str]:
     """Return the names in a cell of the column labels."""
     cell = row["labels"] or []
-    names = cell.split(SEPARATOR) if isinstance(cell, str) else cell
+    names = cell.split(_SEPARATOR) if isinstance(cell, str) else cell
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise DatasetError(
-            f"{where}: labels must be names separated by {SEPARATOR!r} or a list of "
+            f"{where}: labels must be names separated by {_SEPARATOR!r} or a list of "
             f"names, got {str(cell)[:40]!r}."
         )
     return [name.strip() for name in names if name.strip()]

@@ -14,11 +14,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 from nescio.errors import ParameterError
-from nescio.lab.data.batches import Reader, in_batches
+from nescio.lab.data.split import Reader, in_batches
 from nescio.lab.networks.checkpoint import load_checkpoint
 from nescio.lab.networks.network import prepared
-from nescio.lab.training import TrainSettings, train
-from nescio.lab.training.trainer import World
+from nescio.lab.settings import TrainSettings
+from nescio.lab.training import World, train
 
 # Starting processes is slower than training: the same ones do all runs, each on its own port.
 SCRIPT = """

@@ -14,11 +14,10 @@ from torch.nn import functional
 from nescio.detectors import JointEnergy, Mahalanobis
 from nescio.errors import ExportError, ParameterError
 from nescio.lab.data import load_coco
-from nescio.lab.extraction import extract
-from nescio.lab.extraction.perturb import OdinSettings, TuneSettings
-from nescio.lab.extraction.runtimes import RuntimeChoice, Runtimes, checked_run, difference
+from nescio.lab.extraction import RuntimeChoice, Runtimes, checked_run, difference, extract
 from nescio.lab.networks.checkpoint import CheckpointRunner
-from nescio.lab.training.tuning import grid_scores
+from nescio.lab.perturbation import grid_scores
+from nescio.lab.settings import OdinSettings, TuneSettings
 from nescio.models.base import make_runner
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs

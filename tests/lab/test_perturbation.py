@@ -12,23 +12,23 @@ pytest.importorskip("torchvision")
 
 from nescio.detectors import Mahalanobis
 from nescio.errors import ParameterError
-from nescio.lab.extraction.perturb import (
+from nescio.lab.networks.checkpoint import CheckpointRunner
+from nescio.lab.perturbation import (
     AGGREGATES,
+    MAHALANOBIS_EPSILONS,
+    TEMPERATURES,
+    find_directions,
+    grid_scores,
+    step,
+)
+from nescio.lab.settings import (
     ODIN_EPSILONS,
     MahalanobisSettings,
     OdinSettings,
     TuneSettings,
-    find_directions,
-    step,
-)
-from nescio.lab.networks.checkpoint import CheckpointRunner
-from nescio.lab.training.tuning import (
-    MAHALANOBIS_EPSILONS,
-    TEMPERATURES,
-    grid_scores,
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "input-perturbation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "input-perturbation.md"
 
 
 def as_module(made):

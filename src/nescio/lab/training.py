@@ -1,7 +1,17 @@
-"""The epochs of a training run: examples, optimiser, and the state on disk.
+"""Train a multi-label network; a run that was interrupted and resumed gives the same result.
 
-Several processes, which torchrun starts, can train one network (`World`). The layers of a network
-can be kept at the spectral norm 1 (`SpectralNorm`).
+On a CPU the result is the same to the last byte. On a GPU, its libraries may round differently from
+run to run.
+
+All random numbers (the order of the images, their crops, dropout) are drawn from the seed and the
+number of the epoch, so a resumed run repeats what it would have done. After each epoch the run's
+folder contains
+
+    best.safetensors     the network of the best epoch so far
+    last.safetensors     the network of the last epoch and the state of the optimiser
+    metrics.jsonl        one line per epoch
+
+Several processes, which torchrun starts, can train one network (`World`).
 """
 
 from __future__ import annotations
@@ -12,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +31,189 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
-from torch.nn.utils import parametrize
-from torch.nn.utils.parametrizations import spectral_norm
 
 from nescio._io.files import replacing, to_json
-from nescio.errors import NonFiniteError, ParameterError
-from nescio.lab.data.batches import Indices, Reader, in_batches
-from nescio.lab.networks.checkpoint import Checkpoint, load_training
-from nescio.lab.networks.network import Network, checked_logits
-from nescio.lab.training.settings import OptimiserSettings, TrainSettings
+from nescio._version import __version__
+from nescio.errors import DatasetError, FileError, NonFiniteError, ParameterError
+from nescio.lab.data.split import Augmentation, Indices, Reader, Split, in_batches
+from nescio.lab.extraction import AUTO, Runtimes, cached_features
+from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_training
+from nescio.lab.networks.network import Network, SpectralNorm, checked_logits
+from nescio.lab.settings import OptimiserSettings, TrainSettings
 from nescio.metrics import mean_average_precision
+
+__all__ = ["Epoch", "Run", "train"]
+
+TRAINING_VERSION = 1
+"""Raise it if the same settings and data give another network than before."""
 
 # One process may compute the features of a whole data set while the others wait.
 _TIMEOUT = timedelta(hours=12)
 
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_PARTS = "parametrizations.weight."  # what torch puts before the names of a weight's parts
-_STEPS = 100  # of the power method: singular values that are close together need many
+
+@dataclass(frozen=True)
+class Run:
+    """The result of a training run."""
+
+    folder: Path
+    history: tuple[Epoch, ...]
+    best: Epoch
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file of the best epoch's network."""
+        return self.folder / BEST
+
+
+def train(
+    settings: TrainSettings,
+    train_split: Split,
+    val_split: Split,
+    folder: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    resume: bool = False,
+    force: bool = False,
+    cache: str | Path | None = None,
+    runtime: str = AUTO,
+    on_images: Callable[[int], object] = lambda count: None,
+    on_epoch: Callable[[Epoch], object] = lambda epoch: None,
+) -> Run:
+    """Train a network and keep the one of the best epoch.
+
+    Parameters
+    ----------
+    settings : TrainSettings
+    train_split, val_split : Split
+        Both must have the same labels.
+    folder : path
+        The folder of the run.
+    device : device
+        Under torchrun with several GPUs, each process uses its own.
+    resume : bool
+        Continue the run in the folder. Its settings must be the same, except for more epochs.
+    force : bool
+        Start again, and replace the run in the folder.
+    cache : path, optional
+        The folder for the features of a frozen backbone; by default the run's folder.
+    runtime : str
+        What runs a frozen backbone, as for `extract`. Training itself is always done by torch.
+    on_images, on_epoch : callable
+        Called with the number of images just trained on (or left out, at the end of an epoch,
+        because the last batch is incomplete), before that with those just run by a frozen backbone;
+        and with each epoch's metrics.
+    """
+    world = World.from_environment()
+    device = world.device(torch.device(device))
+    folder = Path(folder)
+    label_names = train_split.label_names or ()
+    world.check_batch_size(settings.training.batch_size)
+    _check_trainable(train_split, val_split, world)
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder} is not a folder.")
+    existing = [folder / name for name in (BEST, LAST, METRICS) if (folder / name).exists()]
+    if existing and not (resume or force):
+        raise FileError(
+            f"{folder} already contains a run. Pass resume=True to continue it, or "
+            "force=True to start again."
+        )
+    gpus = [device] if device.type == "cuda" else []
+    # The state of the caller's random number generators is kept.
+    with world.joined(device), torch.random.fork_rng(devices=gpus):
+        torch.manual_seed(settings.training.seed)
+        network = initial_network(settings, len(label_names))
+        checkpoint = Checkpoint(
+            network,
+            architecture(settings),
+            tuple(label_names),
+            settings.preprocessing,
+            _training_facts(settings, train_split, val_split),
+        )
+        cache = folder if cache is None else Path(cache)
+        examples = partial(
+            _examples, checkpoint, settings, cache, device, Runtimes(runtime), on_images
+        )
+        data = examples(train_split, settings.augmentation), examples(val_split, None)
+        # Another run in the folder is removed only after everything else has been checked.
+        if world.leads:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in [] if resume else existing:
+                path.unlink()
+        world.wait()
+        trainer = Trainer(checkpoint, settings, data, folder, device, world)
+        if resume and (folder / LAST).exists():
+            trainer.restore()
+            on_images(len(trainer.history) * len(train_split))
+        world.wait()
+        trainer.run(on_images, on_epoch)
+        return Run(folder, tuple(trainer.history), trainer.best())
+
+
+def _check_trainable(train_split: Split, val_split: Split, world: World) -> None:
+    train_split.require_labels()
+    truth = val_split.require_labels(train_split.label_names)
+    if not truth.any():
+        raise DatasetError(f"{val_split.title} has no image with a label, so there is no mAP.")
+    least = 2 * world.size
+    if len(train_split) < least:
+        raise DatasetError(
+            f"{train_split.title} has {len(train_split)} images, but training needs at least "
+            f"{least} (two per process)."
+        )
+
+
+def architecture(settings: TrainSettings) -> Architecture:
+    """Return the architecture that a checkpoint of the network records."""
+    model = settings.model
+    return Architecture(model.name, model.n_hidden, model.features)
+
+
+def initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
+    """Build the network as it is before the first epoch; raise if that is impossible."""
+    weights = None if settings.model.weights == "none" else settings.model.weights
+    network = architecture(settings).build(n_labels, weights)
+    if settings.model.freeze and not isinstance(network, Network):
+        raise ParameterError(
+            f"{settings.model.name} has no separate head to train on frozen features. Leave out "
+            "freeze."
+        )
+    return network
+
+
+def _training_facts(settings: TrainSettings, train: Split, val: Split) -> dict[str, Any]:
+    return {
+        "settings": settings.as_dict(),
+        **{
+            name: split.manifest() | {"skipped": [asdict(bad) for bad in split.skipped]}
+            for name, split in (("train", train), ("val", val))
+        },
+        "torch_version": torch.__version__,
+        "nescio_version": __version__,
+    }
+
+
+def _examples(
+    checkpoint: Checkpoint,
+    settings: TrainSettings,
+    cache: Path,
+    device: torch.device,
+    runtimes: Runtimes,
+    on_images: Callable[[int], object],
+    split: Split,
+    augmentation: Augmentation | None,
+) -> Examples:
+    """Return the examples of a split: its images, or what a frozen backbone gives for them."""
+    truth = split.require_labels(checkpoint.label_names)
+    if not settings.model.freeze:
+        return ImageExamples(Reader(split, settings.preprocessing, augmentation), truth, device)
+    # Of several processes, one computes the features and the others wait for its file.
+    features = cached_features(
+        checkpoint, split, cache, device=device, runtime=runtimes, on_images=on_images
+    )
+    return FeatureExamples(features, truth, device)
+
+
+# --- epochs ---------------------------------------------------------------------------------------
 
 
 class ImageExamples:
@@ -402,83 +579,3 @@ class World:
         """Copy the buffers of the first process, such as batch statistics, to all processes."""
         for buffer in module.buffers() if self.size > 1 else ():
             distributed.broadcast(buffer, src=0)
-
-
-# --- spectral normalisation -----------------------------------------------------------------------
-
-
-class SpectralNorm:
-    """Keeps the weights of trained layers at the spectral norm 1 (Miyato et al., 2018).
-
-    A weight, as a matrix with one row per output, is divided by its largest singular value, which
-    one step of the power method per batch keeps track of. SNoJoE (Mei et al., 2024) trains networks
-    for joint energy with it: such a layer cannot stretch distances, so an input far from the
-    training data is less likely to be mapped onto it or to large logits. Only training needs the
-    parts of such a layer. A saved network has plain weights.
-
-    Parameters
-    ----------
-    network : Module
-        It is changed.
-    trained : Module
-        The part of the network that is trained. Layers without gradients are left as they are.
-    """
-
-    def __init__(self, network: nn.Module, trained: nn.Module) -> None:
-        self.network = network
-        parts = set(trained.modules())
-        self.layers = {
-            path: layer
-            for path, layer in network.named_modules()
-            # A weight that the user's own module computes is no parameter, and stays as it is.
-            if layer in parts
-            and isinstance(layer, _LAYERS)
-            and isinstance(layer.weight, nn.Parameter)
-            and layer.weight.requires_grad
-        }
-        if not self.layers:
-            raise ParameterError(
-                "spectral_norm needs a convolution or a linear layer to train, but the network has "
-                "none. Leave out spectral_norm."
-            )
-        for layer in self.layers.values():
-            spectral_norm(layer)
-
-    @contextmanager
-    def weights(self) -> Iterator[None]:
-        """Compute each weight once for the duration of the block, in its own precision."""
-        with parametrize.cached():
-            for layer in self.layers.values():
-                _ = layer.weight
-            yield
-
-    def track(self) -> None:
-        """Keep track of the singular values even if the network is in evaluation mode."""
-        for layer in self.layers.values():
-            layer.get_submodule("parametrizations").train()
-
-    @torch.no_grad()
-    def settle(self) -> None:
-        """Compute the singular values more accurately, before the weights are used."""
-        self.track()
-        for layer in self.layers.values():
-            for _ in range(_STEPS):
-                _ = layer.weight  # each access is one step of the power method
-
-    def plain_weights(self) -> dict[str, Tensor]:
-        """Return the state dict of the same network without spectral normalisation."""
-        parts = tuple(f"{path}.{_PARTS}" for path in self.layers)
-        state = self.network.state_dict()
-        plain = {name: tensor for name, tensor in state.items() if not name.startswith(parts)}
-        return plain | {f"{path}.weight": _weight(layer) for path, layer in self.layers.items()}
-
-
-@torch.no_grad()
-def _weight(layer: nn.Module) -> Tensor:
-    """Return the weight as in evaluation mode: training mode would change the singular vectors."""
-    parts: nn.Module = layer.parametrizations  # type: ignore[assignment]
-    training = parts.training
-    parts.eval()
-    weight: Tensor = layer.weight  # type: ignore[assignment]
-    parts.train(training)
-    return weight

@@ -9,8 +9,8 @@ from torch import nn
 
 from nescio.errors import ParameterError
 from nescio.lab.networks.checkpoint import load_checkpoint
-from nescio.lab.training import train
-from nescio.lab.training.trainer import SpectralNorm, Trainer
+from nescio.lab.networks.network import SpectralNorm
+from nescio.lab.training import Trainer, initial_network, train
 
 
 def spectral_norms(network):
@@ -74,7 +74,7 @@ def test_a_frozen_backbone_is_not_normalised(normalised, train_and_val, tmp_path
     run = train(chosen, *train_and_val, tmp_path / "run")
     network = load_checkpoint(run.checkpoint).network
     torch.manual_seed(0)
-    fresh = chosen.model.architecture.build(3)
+    fresh = initial_network(chosen, 3)
     assert torch.equal(network.backbone[0].weight, fresh.backbone[0].weight)
     found = spectral_norms(network.head)
     assert list(found.values()) == pytest.approx([1, 1], abs=0.01)

@@ -9,9 +9,8 @@ pytest.importorskip("torchvision")
 from nescio.errors import FileFormatError, ParameterError
 from nescio.lab.data import SYNTHETIC_SETS, load_coco
 from nescio.lab.extraction import extract
-from nescio.lab.extraction.perturb import OdinSettings, Setting, TuneSettings, Tuning
-from nescio.lab.training import tune
-from nescio.lab.training.tuning import synthetic_sets
+from nescio.lab.perturbation import Setting, Tuning, synthetic_sets, tune
+from nescio.lab.settings import OdinSettings, TuneSettings
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
 

@@ -9,11 +9,10 @@ pytest.importorskip("torchvision")
 from nescio.detectors import Mahalanobis
 from nescio.errors import DatasetError, FileError, ParameterError
 from nescio.lab.data import load_coco, load_folder, without_damaged
-from nescio.lab.data.batches import Reader
-from nescio.lab.extraction import extract
-from nescio.lab.extraction.extract import cached_features
-from nescio.lab.extraction.perturb import Setting, Tuning, find_directions, step
+from nescio.lab.data.split import Reader
+from nescio.lab.extraction import cached_features, extract
 from nescio.lab.networks.checkpoint import CheckpointRunner, load_checkpoint
+from nescio.lab.perturbation import Setting, Tuning, find_directions, step
 from nescio.lab.training import train
 from nescio.models import base
 from nescio.models.base import make_runner
@@ -24,7 +23,7 @@ from nescio.outputs import Outputs
 @pytest.fixture(autouse=True)
 def run_by_torch(monkeypatch):
     """Export no copies of networks, which takes seconds; test_runtimes.py does."""
-    monkeypatch.setattr("nescio.lab.extraction.runtimes._MIN_BATCHES", 1000)
+    monkeypatch.setattr("nescio.lab.extraction._MIN_BATCHES", 1000)
 
 
 @pytest.fixture

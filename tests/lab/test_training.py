@@ -21,10 +21,9 @@ from nescio.errors import (
     ParameterError,
 )
 from nescio.lab.data import load_coco, without_damaged
-from nescio.lab.data.batches import Reader
+from nescio.lab.data.split import Reader
 from nescio.lab.networks.checkpoint import load_checkpoint
-from nescio.lab.training import train
-from nescio.lab.training.trainer import Trainer
+from nescio.lab.training import Trainer, initial_network, train
 from nescio.metrics import mean_average_precision
 
 
@@ -50,7 +49,7 @@ def files_of(folder):
 def fresh_network(settings):
     """The network as it was before the first epoch."""
     torch.manual_seed(0)
-    return settings().model.architecture.build(3)
+    return initial_network(settings(), 3)
 
 
 def test_a_network_learns_and_the_best_epoch_is_kept(fit, train_and_val):
@@ -157,7 +156,8 @@ def test_a_resumed_run_ends_with_the_same_bytes(freeze, spectral_norm, fit):
 KILLS_ITSELF = """
 import os, signal, sys
 from nescio.lab.data import load_coco
-from nescio.lab.training import TrainSettings, train
+from nescio.lab.settings import TrainSettings
+from nescio.lab.training import train
 
 def count(n_images, seen=[]):
     seen.append(n_images)

@@ -1,0 +1,302 @@
+"""The settings of training and of tuning, with the paper's values as defaults.
+
+TOML files hold them. A training run has the sections [model], [images], [augmentation] and
+[training]; tuning has its own keys and the sections [odin] and [mahalanobis]. A benchmark has both,
+as [train] and [tune].
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nescio._io.files import existing_file
+from nescio._validation import checked_choice, checked_whole, from_table
+from nescio.errors import FileFormatError, NescioError, ParameterError
+from nescio.lab.data.corruptions import CORRUPTIONS, SYNTHETIC_SETS
+from nescio.lab.data.split import Augmentation
+from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+
+Settings = TypeVar("Settings")
+
+
+def read_toml(path: str | Path) -> str:
+    """Return the text of a TOML file."""
+    try:
+        return existing_file(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not TOML: it is not text in UTF-8.") from error
+
+
+def from_toml(
+    kind: type[Settings],
+    text: str,
+    source: object,
+    *,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] = lambda table: table,
+    **fixed: Any,
+) -> Settings:
+    """Return a dataclass from the text of a TOML file; `source` names the file in errors.
+
+    `prepare` may change the table before it is read. `fixed` are fields that do not come from the
+    file, and that the file may not contain.
+    """
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: numbers of thousands of digits too
+        raise FileFormatError(f"{source} is not TOML: {error}") from error
+    try:
+        settings: Settings = from_table(kind, prepare(table), **fixed)
+    except NescioError as error:
+        raise ParameterError(f"{source}: {error}") from error
+    return settings
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The section [model]: the network and its initial weights.
+
+    Attributes
+    ----------
+    name : str
+        The name of the network, as for `build_network`.
+    weights : str
+        "imagenet", the path of a file, or "none".
+    n_hidden : int
+        Number of units in the hidden layer of the head.
+    features : str, optional
+        The name of the penultimate layer, for a module of your own.
+    freeze : bool
+        Whether to keep the backbone as it is, compute its features once, and train only the head.
+    spectral_norm : bool
+        Whether the weights of all trained convolutions and linear layers have the spectral norm 1.
+    """
+
+    name: str = "densenet121"
+    weights: str = "imagenet"
+    n_hidden: int = 1000
+    features: str | None = None
+    freeze: bool = False
+    spectral_norm: bool = False
+
+    def __post_init__(self) -> None:
+        checked_whole("n_hidden", self.n_hidden, minimum=1)
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """The section [images]: how an image becomes the input of the network.
+
+    Attributes
+    ----------
+    size : int
+        Height and width in pixels.
+    mean, std : tuple of three floats, optional
+        Mean and standard deviation of each colour, on the scale from 0 to 1. The default is what
+        the network was pre-trained with: 0.5 for EfficientNet-Lite, ImageNet's for all others.
+    """
+
+    size: int = 256
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+
+    def preprocessing(self, model: str) -> Preprocessing:
+        """Return the preprocessing for a network of this name."""
+        lite = model.lower().startswith("efficientnet-lite")
+        mean, std = ((0.5, 0.5, 0.5),) * 2 if lite else (IMAGENET_MEAN, IMAGENET_STD)
+        return Preprocessing(self.size, self.mean or mean, self.std or std)
+
+
+@dataclass(frozen=True)
+class OptimiserSettings:
+    """The section [training]: epochs, batches and the Adam optimiser.
+
+    Attributes
+    ----------
+    epochs, seed : int
+    batch_size : int
+        Images per batch, over all processes together.
+    lr_head, lr_backbone : float
+        Learning rates of the head and of the backbone.
+    betas : tuple of two floats
+    weight_decay : float
+    select : {"val_loss", "val_map", "last"}
+        How the best epoch is chosen: by the lowest loss or the highest mAP on the validation data,
+        or simply the last one.
+    map_area : {"step", "trapezoid"}
+        How the mAP is computed, as for `nescio.metrics.average_precisions`.
+    freeze_batch_norm : bool
+        Whether batch norm (and dropout) is in evaluation mode from the second epoch on, so that the
+        batch statistics remain those of the first epoch.
+    precision : {"auto", "float32"}
+        "auto" uses mixed precision (bfloat16) on a GPU that supports it, else float32.
+    """
+
+    epochs: int = 50
+    batch_size: int = 64
+    seed: int = 0
+    lr_head: float = 1e-4
+    lr_backbone: float = 1e-5
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    select: str = "val_loss"
+    map_area: str = "step"
+    freeze_batch_norm: bool = False
+    precision: str = "auto"
+
+    def __post_init__(self) -> None:
+        checked_whole("epochs", self.epochs, minimum=1)
+        checked_whole("batch_size", self.batch_size, minimum=2)
+        checked_whole("seed", self.seed, minimum=0)
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ParameterError(
+                f"betas must be at least 0 and less than 1, got {list(self.betas)}."
+            )
+        for name in ("lr_head", "lr_backbone", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ParameterError(
+                    f"{name} must be a number of at least 0, got {getattr(self, name)!r}."
+                )
+        checked_choice("select", self.select, ("val_loss", "val_map", "last"))
+        checked_choice("map_area", self.map_area, ("step", "trapezoid"))
+        checked_choice("precision", self.precision, ("auto", "float32"))
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """All settings of a training run, by section.
+
+    Examples
+    --------
+    >>> TrainSettings().training.epochs
+    50
+    """
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    images: ImageSettings = field(default_factory=ImageSettings)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    training: OptimiserSettings = field(default_factory=OptimiserSettings)
+
+    def __post_init__(self) -> None:
+        self.images.preprocessing(self.model.name)  # raises an error if the values are invalid
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The preprocessing of an image before the network."""
+        return self.images.preprocessing(self.model.name)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> TrainSettings:
+        """Read a TOML file; keys that it leaves out have their default values."""
+        return from_toml(cls, read_toml(path), path)
+
+    def updated(self, changes: Mapping[str, Mapping[str, Any]]) -> TrainSettings:
+        """Return a copy with other values, given as {section: {name: value}}."""
+        return from_table(TrainSettings, changes, base=self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as plain data, as JSON holds them."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
+
+
+# --- tuning of ODIN and Mahalanobis ---------------------------------------------------------------
+
+ODIN_EPSILONS = tuple(round(0.0002 * step, 4) for step in range(21))
+
+
+@dataclass(frozen=True)
+class OdinSettings:
+    """The section [odin]: how ODIN perturbs its inputs.
+
+    Attributes
+    ----------
+    label : {"top", "predicted"}
+        Under the max, the label that the step makes the network more certain of. "top" takes the
+        label of the largest logit as present. "predicted" takes it as predicted: present if the
+        logit is at least 0, else absent, so that the step lowers a negative logit further.
+    epsilons : tuple of float
+        The sizes of the step to try, on the scale of pixels from 0 to 1.
+    """
+
+    label: str = "top"
+    epsilons: tuple[float, ...] = ODIN_EPSILONS
+
+    def __post_init__(self) -> None:
+        checked_choice("label", self.label, ("top", "predicted"))
+        if not self.epsilons or not all(0 <= epsilon < 1 for epsilon in self.epsilons):
+            raise ParameterError(
+                "epsilons must be numbers of at least 0 and less than 1, got "
+                f"{list(self.epsilons)}."
+            )
+
+
+@dataclass(frozen=True)
+class MahalanobisSettings:
+    """The section [mahalanobis]: how Mahalanobis perturbs its inputs.
+
+    Attributes
+    ----------
+    step : {"prediction", "gaussian"}
+        What the step increases: the certainty of the prediction, as for ODIN, or the Gaussian score
+        of the nearest label.
+    """
+
+    step: str = "prediction"
+
+    def __post_init__(self) -> None:
+        checked_choice("step", self.step, ("prediction", "gaussian"))
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """How the parameters of ODIN and Mahalanobis are chosen.
+
+    Attributes
+    ----------
+    images : int
+        The maximum number of validation images, and of images of each synthetic set.
+    synthetic : tuple of str
+        The synthetic sets, by their names in `nescio.lab.data.CORRUPTIONS`.
+    odin : OdinSettings
+    mahalanobis : MahalanobisSettings
+    """
+
+    images: int = 1000
+    synthetic: tuple[str, ...] = SYNTHETIC_SETS
+    odin: OdinSettings = field(default_factory=OdinSettings)
+    mahalanobis: MahalanobisSettings = field(default_factory=MahalanobisSettings)
+
+    def __post_init__(self) -> None:
+        checked_whole("images", self.images, minimum=2)
+        if not self.synthetic or len(set(self.synthetic)) < len(self.synthetic):
+            raise ParameterError(
+                f"synthetic must be a list of different names, got {list(self.synthetic)}."
+            )
+        for name in self.synthetic:
+            checked_choice("synthetic", name, tuple(CORRUPTIONS))
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> TuneSettings:
+        """Read a TOML file; keys that it leaves out have their default values."""
+        return from_toml(cls, read_toml(path), path)
+
+    def direction(self, method: str, aggregate: str) -> str:
+        """Return the direction that a method steps in, as `find_directions` names it."""
+        if method == "odin" and aggregate == "max" and self.odin.label == "predicted":
+            return "predicted_max"
+        if method == "mahalanobis" and self.mahalanobis.step == "gaussian":
+            return "gaussian"
+        return aggregate
+
+    def n_steps(self, n_images: int) -> int:
+        """Return how many images tuning runs, if the split has this number of images."""
+        return (1 + len(self.synthetic)) * min(self.images, n_images)
