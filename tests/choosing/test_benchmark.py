@@ -52,13 +52,13 @@ def test_results_are_added_once_and_regret_is_against_the_best_in_hindsight(
     assert [(line["problem"], line["seed"]) for line in lines] == [
         *(("first", 0), ("second", 0), ("first", 1))
     ]
-    found = benchmark.measured(lines[0]["pick"], lines[0]["predicted"], lines[0]["real"])
-    far, low, mean = (found[name] for name in ("far", "low", "mean FPR"))
+    measured = benchmark.measured(lines[0]["pick"], lines[0]["predicted"], lines[0]["real"])
+    far, low, mean = (measured[name] for name in ("far", "low", "mean FPR"))
     assert (far["best"], far["best_detector"]) == (0.0, "mahalanobis")
     assert (low["best"], low["best_detector"]) == (0.0, "joint_energy")
     assert far["pick"] + low["pick"] > 0.5  # no single detector is the best of both
-    for one in (far, low, mean):
-        assert one["regret"] == pytest.approx(one["pick"] - one["best"])
+    for result in (far, low, mean):
+        assert result["regret"] == pytest.approx(result["pick"] - result["best"])
     assert mean["pick"] == pytest.approx(np.mean([far["pick"], low["pick"]]))
     assert far["correlation"]["criterion"] == -low["correlation"]["criterion"] != 0
     results.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:2]), "utf-8")

@@ -42,19 +42,15 @@ def test_samples_are_where_their_labels_say_and_nowhere_twice(seed, refit):
     for rows in folds_of(train, held_out, seed=seed, refit=refit):
         removed = np.setdiff1d(np.arange(N_LABELS), rows.kept)
         left_out += removed.tolist()
-        known = [outputs.labels[:, rows.kept].any(1) for outputs in (train, held_out)]
-        reference_of = 0 if refit else 1
-        for at, some in (
-            (0, rows.train),
-            (reference_of, rows.reference),
-            (1, rows.id),
-        ):
+        carries_kept = [outputs.labels[:, rows.kept].any(1) for outputs in (train, held_out)]
+        source = 0 if refit else 1  # of the reference
+        for part, some in ((0, rows.train), (source, rows.reference), (1, rows.id)):
             assert len(some)
-            assert known[at][some].all()
-        for at, some in enumerate((rows.near_train, rows.near_held_out)):
-            assert not known[at][some].any()
+            assert carries_kept[part][some].all()
+        for part, some in enumerate((rows.near_train, rows.near_held_out)):
+            assert not carries_kept[part][some].any()
         taken = [[*rows.train, *rows.near_train], [*rows.id, *rows.near_held_out]]
-        taken[reference_of] += [*rows.reference]
+        taken[source] += [*rows.reference]
         for some, outputs in zip(taken, (train, held_out), strict=True):
             assert len(set(some)) == len(some)
             if refit:
@@ -68,8 +64,8 @@ def test_left_out_and_tested_samples_reach_neither_the_head_nor_what_detectors_l
     train, held_out = labelled(), labelled(200, seed=1)
     if hidden:
         train, held_out = (
-            replace(one, head=None, arrays={"penultimate": one.features})
-            for one in (train, held_out)
+            replace(data, head=None, arrays={"penultimate": data.features})
+            for data in (train, held_out)
         )
     rows = folds_of(train, held_out)[0]
     before = made(train, held_out, rows)
@@ -113,9 +109,9 @@ def test_without_refitting_the_columns_of_the_left_out_labels_are_gone():
         ("id", held_out, rows.id),
         ("near", held_out, rows.near_held_out),
     ):
-        found = getattr(fold, name)
-        assert np.array_equal(found.logits, source.logits[some][:, rows.kept])
-        assert not found.arrays
+        outputs = getattr(fold, name)
+        assert np.array_equal(outputs.logits, source.logits[some][:, rows.kept])
+        assert not outputs.arrays
     assert list(fold.far) == ["jigsaw"]
     assert np.array_equal(fold.far["jigsaw"].logits, fold.id.logits - 9)
 
@@ -165,14 +161,14 @@ def test_labels_that_tell_no_samples_apart_are_an_error(labels):
 
 def test_shuffled_features_have_the_same_values_in_another_order(rng):
     outputs = labelled(100, arrays={"layer": np.arange(200.0).reshape(100, 2)})
-    found = shuffled(outputs, rng)
+    mixed = shuffled(outputs, rng)
     for before, after in (
-        (outputs.features, found.features),
-        (outputs.arrays["layer"], found.arrays["layer"]),
+        (outputs.features, mixed.features),
+        (outputs.arrays["layer"], mixed.arrays["layer"]),
     ):
         assert np.array_equal(np.sort(before, 0), np.sort(after, 0))
         assert (before != after).any(1).mean() > 0.9
-    layer = found.arrays["layer"]
+    layer = mixed.arrays["layer"]
     assert (layer[:, 1] != layer[:, 0] + 1).any()  # each column for itself
 
 
@@ -189,23 +185,23 @@ def refitted(train, check=None, *, hidden=False):
 @pytest.mark.parametrize("hidden", [False, True])
 def test_a_refitted_head_learns_its_labels(hidden):
     test = labelled(300, seed=3, arrays={"odin_max": np.zeros((300, 8))})
-    found = refitted(labelled(400), hidden=hidden).outputs(test)
-    assert mean_average_precision(test.labels[:, KEPT], found.logits) > 0.9
-    assert np.array_equal(found.labels, test.labels[:, KEPT])
-    assert found.features is test.features
-    assert "odin_max" not in found.names
-    assert ("penultimate" in found.arrays) == hidden
+    outputs = refitted(labelled(400), hidden=hidden).outputs(test)
+    assert mean_average_precision(test.labels[:, KEPT], outputs.logits) > 0.9
+    assert np.array_equal(outputs.labels, test.labels[:, KEPT])
+    assert outputs.features is test.features
+    assert "odin_max" not in outputs.names
+    assert ("penultimate" in outputs.arrays) == hidden
     # Detectors that read the head find the logits in it.
-    again = found.get("penultimate") @ found.head.weight.T + found.head.bias
-    np.testing.assert_allclose(again, found.logits, rtol=1e-3, atol=1e-3)
+    again = outputs.get("penultimate") @ outputs.head.weight.T + outputs.head.bias
+    np.testing.assert_allclose(again, outputs.logits, rtol=1e-3, atol=1e-3)
 
 
 def test_other_layers_are_kept_and_the_old_penultimate_layer_is_not():
     arrays = {"early": np.ones((50, 3)), "penultimate": np.ones((50, 2))}
     test = labelled(50, seed=3, head=None, arrays=arrays, manifest={"layers": ["early"]})
-    found = refitted(labelled(200), hidden=True).outputs(test)
-    assert found.arrays["early"] is test.arrays["early"]
-    assert found.arrays["penultimate"].shape[1] > 2
+    outputs = refitted(labelled(200), hidden=True).outputs(test)
+    assert outputs.arrays["early"] is test.arrays["early"]
+    assert outputs.arrays["penultimate"].shape[1] > 2
     assert list(refitted(labelled(200)).outputs(test).arrays) == ["early"]
 
 

@@ -191,14 +191,6 @@ def test_predicted_labels_and_probabilities_can_be_added(tables, nescio):
     assert "nescio score DETECTOR DATA -o" in err
 
 
-def test_a_kept_column_may_not_hide_a_verdict(tables, nescio, tmp_path):
-    nescio("calibrate", "val-x.csv", "--labels", "cat", "-o", "t.nescio")
-    pandas.read_csv("far-x.csv").rename(columns={"text": "score"}).to_csv("far.csv", index=False)
-    code, _, err = nescio("score", "t.nescio", "far.csv", "--keep", "score", "-o", "s.csv")
-    assert (code, "column 'score' cannot be kept" in err) == (1, True)
-    assert not (tmp_path / "s.csv").exists()
-
-
 def test_the_other_files_may_lack_the_column_of_the_ids(tables, nescio):
     pandas.read_csv("test-x.csv").rename(columns={"id": "photo"}).to_csv("named.csv", index=False)
     options = ("--id-column", "photo", "--ignore", "user_id,taken,text")
@@ -210,7 +202,7 @@ def test_the_other_files_may_lack_the_column_of_the_ids(tables, nescio):
     train = ("--train", "less.csv", "-d", "isolation_forest", "-o", "u.nescio")
     code, _, err = nescio("calibrate", "named.csv", *train, *options)
     assert code == 1
-    assert err.startswith("error: less.csv: the data does not have the labels of the first file ")
+    assert err.startswith("error: less.csv: the data does not have the labels of the first data ")
 
 
 def test_semicolons_and_decimal_commas_in_every_command(tables, nescio):

@@ -18,7 +18,6 @@ from nescio.checks import NEEDS_CALIBRATION, check_detector, make_outputs
 from nescio.detectors import DETECTORS, build_detector, saving
 from nescio.detectors.base import learning_half
 from nescio.detectors.combined import RULES, continuous_p_values, reference_scores
-from nescio.detectors.registry import written
 from nescio.errors import (
     FileFormatError,
     ImplausibleValuesWarning,
@@ -351,21 +350,19 @@ def test_it_is_written_as_it_is_read():
     detector = build_detector(text)
     assert detector.detectors[1] == "top_k_joint_energy(k=5)"
     assert detector.weights == (2, 1, 0.5)
-    assert written(detector) == text
+    assert detector.text() == text
     objects = ns.Combined([ns.JointEnergy(), ns.TopKLogit(k=np.int64(7))], rule="harmonic")
-    assert written(objects) == (
-        "combined(detectors=[joint_energy, top_k_logit(k=7)], rule=harmonic)"
-    )
-    again = build_detector(written(objects))
-    assert written(again) == written(objects)
+    assert objects.text() == ("combined(detectors=[joint_energy, top_k_logit(k=7)], rule=harmonic)")
+    again = build_detector(objects.text())
+    assert again.text() == objects.text()
 
 
 def test_the_name_of_a_layer_may_have_a_colon():
-    (inner,) = ns.Combined(["combined(detectors=[knn(layer=fc:input)])"])._given_parts()
+    (inner,) = ns.Combined(["combined(detectors=[knn(layer=fc:input)])"])._unfitted_parts()
     assert inner.scores_from == ("fc:input",)
     for text in ("os:system(layer=fc)", "combined(detectors=[knn(layer=a:b), os:system])"):
         with pytest.raises(ParameterError, match="names a class"):
-            ns.Combined([text])._given_parts()
+            ns.Combined([text])._unfitted_parts()
 
 
 def test_a_class_of_ones_own_may_be_a_part(tmp_path):

@@ -54,13 +54,12 @@ def test_a_class_or_a_name_serves_as_a_detector():
 
 def test_a_class_instead_of_a_detector_is_accepted_or_named():
     from nescio.checks import check_says_what_it_is, make_outputs
-    from nescio.metrics.comparison import compare_outputs
 
     check_says_what_it_is(as_detector(ns.JointEnergy))
     sets = {"shifted": make_outputs(50, seed=1, shift=4.0)}
-    found = compare_outputs({"it": ns.JointEnergy}, make_outputs(50), sets, n_bootstrap=0)
-    assert list(found.results["shifted"]) == ["it"]
-    with pytest.raises(NescioError, match="JointEnergy is not calibrated"):
+    comparison = ns.compare(make_outputs(50), sets, {"it": ns.JointEnergy}, n_bootstrap=0)
+    assert list(comparison.results["shifted"]) == ["it"]
+    with pytest.raises(NescioError, match="this JointEnergy has no threshold"):
         ns.Monitor(ns.JointEnergy)
 
 

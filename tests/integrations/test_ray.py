@@ -1,5 +1,6 @@
 """Scoring on Ray: on one machine, and on two nodes of which one is killed."""
 
+import functools
 import json
 import os
 import re
@@ -41,16 +42,13 @@ WORK = """
     import time
 
 
-    def open_job(folder):
-        def work(item):
-            node = sys.modules["ray"].get_runtime_context().get_node_id()
-            (folder / f"on-{node}").write_text(str(os.getpid()))
-            while not (folder / "go").exists():
-                time.sleep(0.02)
-            (folder / f"done-on-{node}").touch()
-            return item * item
-
-        return work
+    def work(folder, item):
+        node = sys.modules["ray"].get_runtime_context().get_node_id()
+        (folder / f"on-{node}").write_text(str(os.getpid()))
+        while not (folder / "go").exists():
+            time.sleep(0.02)
+        (folder / f"done-on-{node}").touch()
+        return item * item
 """
 
 
@@ -116,7 +114,7 @@ def test_scores_on_this_machine_equal_those_of_one_process_and_ray_leaves_nothin
 
 
 def test_a_node_that_is_killed_changes_nothing(cluster, own_folder, tmp_path, monkeypatch):
-    from work_that_waits import open_job
+    from work_that_waits import work
 
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     (victim,) = cluster.worker_nodes
@@ -132,7 +130,8 @@ def test_a_node_that_is_killed_changes_nothing(cluster, own_folder, tmp_path, mo
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     with connected() as ray:
-        made = list(map_on_cluster(ray, open_job, tmp_path, range(40), count_processors(ray)))
+        waits = functools.partial(work, tmp_path)
+        made = list(map_on_cluster(ray, waits, range(40), count_processors(ray)))
     killer.join()
     assert made == [item * item for item in range(40)]
     # The node had begun its part, and never came to its end.

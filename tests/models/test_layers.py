@@ -52,6 +52,9 @@ def test_the_names_of_several_layers():
         assert layer_names([name, "x"]) == (name, "x")
         with pytest.raises(ParameterError, match=f"{name!r} cannot be the name of a further"):
             layer_names(["x", name])
+    for bad in ("", 3, "norm,", ["norm", None], []):
+        with pytest.raises(ParameterError, match=r"must be the name of a layer, or several.*got"):
+            layer_names(bad)
 
 
 # --- torch ------------------------------------------------------------------------------------

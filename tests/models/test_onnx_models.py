@@ -51,24 +51,18 @@ def one_node(tmp_path):
 def test_a_file_gives_its_logits(onnx_file, inputs):
     path = onnx_file()
     wrapped = ns.wrap(str(path))
-    outputs = wrapped.outputs(inputs, batch_size=4)  # float64, as NumPy has it
-    np.testing.assert_allclose(outputs.logits, onnx_file.compute(inputs), rtol=1e-5, atol=1e-6)
-    assert (wrapped.runner.kind, wrapped.runner.path, wrapped.runner.output) == (
-        "onnx",
-        path,
-        "logits",
-    )
+    outputs = wrapped.outputs(inputs)  # float64, as NumPy has it
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (expected,) = session.run(["logits"], {"x": inputs.astype(np.float32)})
+    np.testing.assert_array_equal(outputs.logits, expected)
+    np.testing.assert_array_equal(wrapped.outputs({"x": inputs}).logits, expected)
+    cut = wrapped.outputs(inputs, batch_size=4).logits
+    np.testing.assert_allclose(cut, onnx_file.compute(inputs), rtol=1e-5, atol=1e-6)
+    runner = wrapped.runner
+    assert (runner.kind, runner.path, runner.output) == ("onnx", path, "logits")
     assert wrapped.runner.input_names == ("x",)
     assert outputs.manifest["model"] == "model.onnx"
     assert outputs.manifest["model_hash"] == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_logits_are_the_sessions_own_to_the_bit(onnx_file, inputs):
-    session = ort.InferenceSession(onnx_file(), providers=["CPUExecutionProvider"])
-    (expected,) = session.run(["logits"], {"x": inputs.astype(np.float32)})
-    np.testing.assert_array_equal(ns.wrap(onnx_file()).outputs({"x": inputs}).logits, expected)
-    with pytest.raises(ParameterError, match="device must be 'cpu' or 'cuda'"):
-        ns.wrap(onnx_file(), device="tpu")
 
 
 def test_which_output_is_said_or_found(onnx_file, inputs):
@@ -76,6 +70,8 @@ def test_which_output_is_said_or_found(onnx_file, inputs):
     two = onnx_file("two.onnx", logits="scores", probs="probs")
     with pytest.raises(ParameterError, match=r"--logits.*None.*scores \(tensor\(float\).*probs"):
         ns.wrap(two)
+    with pytest.raises(ParameterError, match="device must be 'cpu' or 'cuda'"):
+        ns.wrap(two, device="tpu")
     expected = ns.wrap(two, output="scores").outputs(inputs).logits
     found = ns.wrap(two, output="probs", from_probs=True).outputs(inputs).logits
     np.testing.assert_allclose(found, expected, atol=1e-4)

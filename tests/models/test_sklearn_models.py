@@ -113,18 +113,6 @@ def of_texts():
     return ns.wrap(model.fit(texts, truth)), texts
 
 
-@pytest.mark.parametrize("bad", [None, float("nan"), 3, ["red"]])
-@pytest.mark.parametrize("kind", [list, lambda texts: np.array(texts, dtype=object)])
-def test_rows_that_are_not_texts_are_named(of_texts, bad, kind):
-    wrapped, texts = of_texts
-    mixed = [*texts, bad, "red", bad]
-    with pytest.raises(InputError, match=r"2 of 23 inputs are not texts: rows 20, 22 \(row 20 is "):
-        wrapped.outputs(kind(mixed), batch_size=4)
-    if bad is None:
-        with pytest.raises(InputError, match=r"3 of 3 inputs are not texts: rows 0, 1, 2 \(row 0"):
-            wrapped.outputs(kind([None] * 3))
-
-
 def test_a_frame_of_texts_is_not_taken_for_the_names_of_its_columns(of_texts):
     pandas = pytest.importorskip("pandas")
     wrapped, texts = of_texts
@@ -135,14 +123,10 @@ def test_a_frame_of_texts_is_not_taken_for_the_names_of_its_columns(of_texts):
 
 
 def test_other_forms_of_texts(of_texts):
-    pandas = pytest.importorskip("pandas")
     wrapped, texts = of_texts
     expected = wrapped.outputs(texts).logits
-    assert len(wrapped.outputs(iter([texts[:2], texts[2:]]))) == 20
-    for given in (tuple(texts), iter(texts), pandas.Series(texts), np.array(texts)):
+    for given in (tuple(texts), iter(texts), np.array(texts), iter([texts[:2], texts[2:]])):
         np.testing.assert_array_equal(wrapped.outputs(given).logits, expected)
-    with pytest.raises(InputError, match="row 2 is"):
-        wrapped.outputs(pandas.Series(["red", "cat", None]))
     with pytest.raises(InputError, match="got a NoneType"):
         wrapped.outputs(text for text in (None, "red"))
     with pytest.raises(InputError, match="the model cannot run on these inputs"):

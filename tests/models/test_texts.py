@@ -215,13 +215,17 @@ def test_texts_without_a_tokenizer(model, texts):
         ns.wrap(model).outputs(texts)
 
 
-@pytest.mark.parametrize("bad", [None, float("nan"), 7, b"bytes"])
+@pytest.mark.parametrize("bad", [None, float("nan"), 7, b"bytes", ["red"]])
 def test_rows_that_are_not_texts_are_named(model, bad):
     wrapped = ns.wrap(model, tokenizer=word_tokenizer())
-    with pytest.raises(InputError, match=r"2 of 6 inputs are not texts: rows 4, 5 \(row 4 is "):
-        wrapped.outputs([*TEXTS, bad, bad])
-    if bad is not None:
-        return
+    mixed = [*TEXTS, bad, bad]
+    for rows in (mixed, np.array(mixed, dtype=object)):
+        with pytest.raises(InputError, match=r"2 of 6 inputs are not texts: rows 4, 5 \(row 4 is"):
+            wrapped.outputs(rows, batch_size=2)
+
+
+def test_batches_with_rows_that_are_not_texts(model):
+    wrapped = ns.wrap(model, tokenizer=word_tokenizer())
     with pytest.raises(InputError, match=r"1 of 1 inputs are not texts"):
         wrapped.outputs([None])
     with pytest.raises(InputError, match=r"1 of 2 inputs are not texts: rows 1"):
@@ -236,6 +240,31 @@ def test_texts_without_a_token_and_without_meaning(model):
         wrapped.outputs(TEXTS, batch_size=2)
     with pytest.raises(InputError, match=r"the texts of rows 1 are not valid Unicode"):
         wrapped.outputs(["red", "\ud800"])
+
+
+def changed_tokenizer(**entries):
+    content = json.loads(word_tokenizer(special=False).to_str())
+    content["model"] |= entries.pop("model", {})
+    return pytest.importorskip("tokenizers").Tokenizer.from_str(json.dumps(content | entries))
+
+
+def test_a_tokenizer_that_fails_or_panics(model):
+    template = {"single": [{"SpecialToken": {"id": "no", "type_id": 0}}], "special_tokens": {}}
+    panics = {"type": "TemplateProcessing", "pair": [], **template}
+    for tokenizer in (
+        changed_tokenizer(model={"vocab": {"red": 0}}),  # no token for unknown words
+        changed_tokenizer(post_processor=panics),
+    ):
+        with pytest.raises(InputError, match="the tokenizer cannot read these texts: "):
+            ns.wrap(model, tokenizer=tokenizer).outputs(["red unheard"])
+
+
+def test_a_tokenizer_that_would_fill_the_memory(model, tmp_path):
+    content = json.loads(word_tokenizer().to_str())
+    content["model"]["vocab"]["red"] = 2**30
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(FileFormatError, match="id above 10,000,000"):
+        ns.wrap(model, tokenizer=tmp_path)
 
 
 def test_frames_and_mappings_are_not_texts(model, pipeline):

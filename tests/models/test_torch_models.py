@@ -9,7 +9,6 @@ import pytest
 import nescio as ns
 from nescio.errors import (
     InputError,
-    LabelMismatchError,
     ParameterError,
     ProbabilitiesError,
     ShapeError,
@@ -259,13 +258,7 @@ def test_features_before_an_activation_in_place_are_those_before():
     [
         ("haed", r"no layer 'haed'. Nearest: head"),
         ("haed:input", r"no layer 'haed'. Nearest: head"),
-        ("", r"must be the name of a layer, or several.*got ''"),
-        (3, r"must be the name of a layer.*got 3"),
-        ("norm,", r"must be the name of a layer.*got 'norm,'"),
-        (["norm", None], r"must be the name of a layer.*got \['norm', None\]"),
-        ([], r"must be the name of a layer"),
         ("norm,haed", r"no layer 'haed'. Nearest: head"),
-        (("norm", "logits"), r"'logits' cannot be the name of a further array"),
     ],
 )
 def test_a_layer_that_is_not_there(features, message):
@@ -285,27 +278,9 @@ def test_probabilities_are_converted_or_refused():
     x = torch.randn(8, 3)
     logits = ns.wrap(model, from_probs=True).outputs(x).logits
     np.testing.assert_allclose(logits, own_logits(model[0], x), atol=1e-4)
-    for call in (ns.wrap(model).outputs, ns.wrap(model, detector=made_for(20))):
-        with pytest.raises(ProbabilitiesError, match="from_probs=True"):
-            call(torch.randn(60, 3))
+    with pytest.raises(ProbabilitiesError, match="from_probs=True"):
+        ns.wrap(model).outputs(torch.randn(60, 3))
     ns.wrap(model, from_probs=False).outputs(x)
-
-
-def made_for(n_labels, names=None):
-    """A detector of so many labels."""
-    logits = np.random.default_rng(0).normal(size=(200, n_labels))
-    return ns.JointEnergy().calibrate(ns.Outputs(logits, label_names=names))
-
-
-def test_a_detector_of_another_model():
-    detector = made_for(5, list("abcde"))
-    with pytest.raises(ShapeError, match=r"made for 5 labels \(a, b, c .*but the model returns 4"):
-        ns.wrap(small(), detector=detector)(images())
-    with pytest.raises(
-        LabelMismatchError,
-        match="the model does not have the labels of the detector",
-    ):
-        ns.wrap(small(), detector=detector, label_names=list("abcd"))
 
 
 # --- rubbish ----------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from nescio._io.tables import Columns
-from nescio._io.tensors import write_tensors
 from nescio.errors import FileError, FileFormatError, InputError, ShapeError
 from nescio.outputs import Head, Outputs, reading as streams
 from nescio.outputs.reading import open_stream, read_outputs
@@ -139,11 +138,6 @@ def test_a_safetensors_file_is_read_in_blocks(tmp_path, rng):
         assert (found.label_names, found.manifest) == (LABELS, {"split": "val"})
     chosen, _ = read(tmp_path / "x.safetensors", Columns(labels=["zebra", "cat"]))
     np.testing.assert_array_equal(chosen.logits, outputs.logits[:, [2, 0]])
-    damaged = bytearray((tmp_path / "x.safetensors").read_bytes())
-    damaged[-3] ^= 1
-    (tmp_path / "y.safetensors").write_bytes(damaged)
-    with pytest.raises(FileFormatError, match="do not match their checksum"):
-        open_stream(tmp_path / "y.safetensors")
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.csv"])
@@ -201,7 +195,7 @@ def test_columns_that_are_no_labels_are_an_error_before_any_row_is_read(tmp_path
     write_parquet(table, tmp_path / "x.parquet")
     with pytest.raises(InputError, match=r"x.parquet: the logits may be in the lists of 'tags'"):
         open_stream(tmp_path / "x.parquet")
-    with pytest.raises(InputError, match=r"'taken' .times., 'price' .decimal numbers"):
+    with pytest.raises(InputError, match=r"'taken' .timestamp.*, 'price' .decimal"):
         open_stream(tmp_path / "x.parquet", Columns(ignore="tags"))
 
 
@@ -320,15 +314,6 @@ def test_files_that_differ_only_in_how_they_were_written_are_one_input(tmp_path,
     expected = [f"{name}-{row % 100}" for name in ("a.arrow", "b.arrow") for row in range(N)]
     assert kept["kind"].to_pylist() == expected
     assert Outputs.load(tmp_path, id_column="kind", labels=LABELS).ids.tolist() == expected
-
-
-def test_arrays_of_wrong_shapes_are_named(tmp_path, rng):
-    logits = rng.normal(size=(N, 3)).astype(np.float32)
-    ends = np.arange(1, N + 1, dtype=np.int64)
-    path = tmp_path / "x.safetensors"
-    ids = {"ids.ends": ends[:, None], "ids.utf8": np.full(N, 65, np.uint8)}
-    write_tensors(path, {"logits": logits, **ids}, {}, force=True)
-    assert read(path)[0].ids.tolist() == Outputs.load(path).ids.tolist()
 
 
 @pytest.mark.parametrize("lists", [[["a", "b"]] * N, [["a"] * (row % 3) for row in range(N)]])

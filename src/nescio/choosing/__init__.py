@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nescio.choosing.choice import Choice, FoldFacts, Standing
-from nescio.choosing.selection import choose
+from nescio.choosing.choice import Choice, FoldFacts, Standing, choose
 
 __all__ = ["Choice", "FoldFacts", "Standing", "choose"]

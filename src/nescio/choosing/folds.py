@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -237,26 +238,23 @@ def make_fold(
     With `refit`, its head is trained anew on the features; else the columns of the removed labels
     are dropped.
     """
-    kept, tested = rows.kept.tolist(), held_out[rows.id]
+    kept, fitted, tested = rows.kept.tolist(), train[rows.train], held_out[rows.id]
+    near = [held_out[rows.near_held_out]]
     far = {name: outputs[rows.id] for name, outputs in far.items()}
-    if not refit:
-        return Fold(
-            train=train[rows.train].select_labels(kept),
-            reference=held_out[rows.reference].select_labels(kept),
-            id=tested.select_labels(kept),
-            near=held_out[rows.near_held_out].select_labels(kept),
-            far={name: outputs.select_labels(kept) for name, outputs in far.items()},
-        )
-    fitted, reference = train[rows.train], train[rows.reference]
-    head = refit_head(fitted, reference, kept, rng=rng)
-    far = {SHUFFLED: shuffled(tested, rng), **far}
-    near = [train[rows.near_train], held_out[rows.near_held_out]]
+    if refit:
+        reference = train[rows.reference]
+        without_removed = refit_head(fitted, reference, kept, rng=rng).outputs
+        near.insert(0, train[rows.near_train])
+        far = {SHUFFLED: shuffled(tested, rng), **far}
+    else:
+        reference = held_out[rows.reference]
+        without_removed = partial(Outputs.select_labels, labels=kept)
     return Fold(
-        train=head.outputs(fitted),
-        reference=head.outputs(reference),
-        id=head.outputs(tested),
-        near=Outputs.concat([head.outputs(part) for part in near]),
-        far={name: head.outputs(outputs) for name, outputs in far.items()},
+        train=without_removed(fitted),
+        reference=without_removed(reference),
+        id=without_removed(tested),
+        near=Outputs.concat([without_removed(part) for part in near]),
+        far={name: without_removed(outputs) for name, outputs in far.items()},
     )
 
 
@@ -283,16 +281,24 @@ class RefittedHead:
     def outputs(self, outputs: Outputs) -> Outputs:
         """Return the outputs as a model with this head would give them."""
         # In float64: features may be large numbers that differ little.
-        hidden = outputs.get("features").astype(np.float64)
+        last, logits = forward(outputs.get("features"), self.weights, self.biases)
         arrays = {n: outputs.arrays[n] for n in outputs.layers if n != PENULTIMATE}
-        for weight, bias in zip(self.weights[:-1], self.biases, strict=False):
-            hidden = np.maximum(hidden @ weight + bias, 0)
-            arrays[PENULTIMATE] = hidden.astype(np.float32)
-        weight, bias = self.weights[-1], self.biases[-1]
-        logits = (hidden @ weight + bias).astype(np.float32)
+        if len(self.weights) > 1:
+            arrays[PENULTIMATE] = last.astype(np.float32)
         # Arrays that are no layers, such as logits of perturbed inputs, depend on the old head.
         relabelled = replace(outputs, head=None, arrays={}).select_labels(self.kept)
-        return replace(relabelled, logits=logits, head=Head(weight.T, bias), arrays=arrays)
+        head = Head(self.weights[-1].T, self.biases[-1])
+        return replace(relabelled, logits=logits.astype(np.float32), head=head, arrays=arrays)
+
+
+def forward(
+    features: Array, weights: Sequence[Array], biases: Sequence[Array]
+) -> tuple[Array, Array]:
+    """Return the input of the last layer and the logits, in float64."""
+    inputs = features.astype(np.float64)
+    for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+        inputs = np.maximum(inputs @ weight + bias, 0)
+    return inputs, inputs @ weights[-1] + biases[-1]
 
 
 def refit_head(
@@ -322,10 +328,7 @@ def refit_head(
         if epoch == 0:  # start from how often each label occurs, which saves many epochs
             network.coefs_[-1][:] = 0.0
             network.intercepts_[-1][:] = logit((labels.sum(0) + 0.5) / (len(labels) + 1))
-        hidden = check_x
-        for weight, bias in zip(network.coefs_[:-1], network.intercepts_, strict=False):
-            hidden = np.maximum(hidden @ weight + bias, 0)
-        logits = hidden @ network.coefs_[-1] + network.intercepts_[-1]
+        _, logits = forward(check_x, network.coefs_, network.intercepts_)
         loss = float((np.logaddexp(0, logits) - check_y * logits).mean())
         waited += 1
         if loss < lowest:

@@ -46,7 +46,7 @@ from nescio.outputs.reading import MAX_ROWS, open_stream, read_outputs
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
     from nescio.detectors import Detector
-    from nescio.detectors.verdicts import Scored, ScoreEngine
+    from nescio.detectors.verdicts import ScoreEngine, StreamResult
 
 # --- calibrate ------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ def calibrate(
     nescio calibrate val.safetensors --train train.safetensors -o tagger.nescio
     """
     from nescio.detectors.combined import AUTO, default_detector
-    from nescio.detectors.registry import build_detector, written
+    from nescio.detectors.registry import build_detector
     from nescio.detectors.saving import plain_params
 
     check_target(output, force=force)
@@ -161,7 +161,7 @@ def calibrate(
     for group, threshold in calibration.thresholds.items():
         which = "" if calibration.by is None else f" (predicted labels: {group})"
         say(
-            f"{written(made)}{which}: in-distribution if the score is at least "
+            f"{made.text()}{which}: in-distribution if the score is at least "
             f"{threshold.value:.6g}. {threshold.statement()}"
         )
     say(f"saved {output}")
@@ -281,7 +281,7 @@ def score(
         say(f"saved {output}")
 
 
-def _print_lowest(result: Scored) -> None:
+def _print_lowest(result: StreamResult) -> None:
     """Print the most suspicious rows."""
     shown = result.lowest
     columns = {"row": result.rows.tolist(), **shown.columns(), "verdict": shown.verdicts}

@@ -7,12 +7,13 @@ means more in-distribution) and, if it learns from data, `_learn` (from training
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from nescio.calibration import (
     checked_groups,
 )
 from nescio.detectors import inputs
-from nescio.detectors.inputs import Arrays, Given
+from nescio.detectors.inputs import Arrays, DetectorInput
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import (
     DetectorError,
@@ -46,11 +47,10 @@ class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
     """The detector is not calibrated yet, so it has no threshold and no p-values."""
 
 
-@dataclass(frozen=True)
-class Decided:
+class Decided(NamedTuple):
     """Scores with their groups (None without groups) and thresholds."""
 
-    given: Given
+    data: DetectorInput
     scores: Scores
     groups: NDArray[np.str_] | None
     threshold: float | Scores
@@ -187,12 +187,12 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         with _unchanged_on_error(self):
             self._check_params()
             self._forget(*_OF_THE_DATA, "calibration_", "profile_", "offset_", *self.learned)
-            given = self._read(X, self.learns_from or self.scores_from, y, from_probs=from_probs)
-            self._remember(given)
+            data = self._read(X, self.learns_from or self.scores_from, y, from_probs=from_probs)
+            self._remember(data)
             if self.learns_from:
-                usable = inputs.usable_rows(given.arrays, self)
-                self._learn(given.arrays if usable is None else given.arrays[usable])
-                inputs.remember_learned_data(self, given)
+                usable = inputs.usable_rows(data.arrays, self)
+                self._learn(data.arrays if usable is None else data.arrays[usable])
+                inputs.remember_learned_data(self, data)
         return self
 
     def calibrate(
@@ -234,29 +234,29 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 self._forget(*_OF_THE_DATA)
             elif not hasattr(self, "_learned_from"):
                 raise self._not_learned()
-            whole = given = self._read(X, self.calibrates_from, from_probs=from_probs)
-            self._remember(given)
-            inputs.check_held_out(self, given)
+            whole = data = self._read(X, self.calibrates_from, from_probs=from_probs)
+            self._remember(data)
+            inputs.check_held_out(self, data)
             if self.learns_from_held_out:
-                given, groups = self._learn_from_half(given, groups)
-            scores = self._score_given(given)
+                data, groups = self._learn_from_half(data, groups)
+            scores = self._score_rows(data)
             share = self.tpr if tpr is None else tpr
-            self.calibration_ = self._calibration_from(given, scores, share, confidence, groups)
-            self.offset_ = next(iter(self.calibration_.thresholds.values())).value
-            names = _groups_of(self.calibration_, given, groups)
+            self.calibration_ = self._calibration_from(data, scores, share, confidence, groups)
+            self.offset_ = self.calibration_.first.value
+            names = _groups_of(self.calibration_, data, groups)
             usable = ~np.isneginf(scores)
-            self.profile_ = Profile.from_logits(given.logits, self.label_terms(), usable, names)
+            self.profile_ = Profile.from_logits(data.logits, self.label_terms(), usable, names)
             inputs.warn_of_odd_logits(whole)
         return self
 
-    def _learn_from_half(self, given: Given, groups: Any) -> tuple[Given, Any]:
+    def _learn_from_half(self, data: DetectorInput, groups: Any) -> tuple[DetectorInput, Any]:
         """Learn from half of the held-out data; return the other half, for calibration.
 
         The guarantee needs scores that a new sample's score is exchangeable with. Those of the rows
         that the method has learned from are not.
         """
-        learning = learning_half(len(given.arrays))
-        arrays = given[learning].arrays.only(self.learns_from_held_out)
+        learning = learning_half(len(data.arrays))
+        arrays = data[learning].arrays.only(self.learns_from_held_out)
         usable = inputs.usable_rows(arrays, self) if len(arrays) else np.zeros(0, np.bool_)
         if usable is not None and not usable.any():
             raise TooFewSamplesError(
@@ -266,10 +266,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         self._learn_held_out(arrays if usable is None else arrays[usable])
         if groups is not None and not isinstance(groups, str):
             groups = checked_groups(groups, len(learning))[~learning]
-        return given[~learning], groups
+        return data[~learning], groups
 
     def _calibration_from(
-        self, given: Given, scores: Scores, tpr: float, confidence: float | None, groups: Any
+        self, data: DetectorInput, scores: Scores, tpr: float, confidence: float | None, groups: Any
     ) -> Calibration:
         """Calibrate the scores of held-out data, by group if asked to."""
         try:
@@ -282,11 +282,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                     f"groups must be {LABEL_COUNT!r} or an array with one group per sample, got "
                     f"{groups!r}."
                 )
-            counts = given.label_counts()
+            counts = data.label_counts()
             if counts is None:
                 raise MissingInputError(
                     f"groups={LABEL_COUNT!r} needs logits, and only "
-                    f"{' and '.join(given.arrays.names)} were passed. Pass Outputs, which hold "
+                    f"{' and '.join(data.arrays.names)} were passed. Pass Outputs, which hold "
                     "both."
                 )
             return Calibration.by_label_count(scores, counts, tpr=tpr, confidence=confidence)
@@ -297,8 +297,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                     "Half of the held-out data goes to the p-values or to whatever else "
                     f"{self.name} learns from it, so it takes twice as many samples."
                 )
-            shape = next(iter(given.arrays.matrices().values())).shape
-            by_a_model = bool(getattr(given.data, "manifest", None))  # no array of the user's
+            shape = next(iter(data.arrays.matrices().values())).shape
+            by_a_model = bool(getattr(data.source, "manifest", None))  # no array of the user's
             if shape[0] < shape[1] and not by_a_model:
                 hints.append(inputs.transposed_hint(shape))
             raise TooFewSamplesError(" ".join(hints)) from error
@@ -307,7 +307,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def score_samples(self, X: Any, *, from_probs: bool | None = None) -> Scores:
         """Return one score per sample; higher means more in-distribution."""
-        return self._score_given(self._read_to_score(X, from_probs=from_probs))
+        return self._score_rows(self._read_to_score(X, from_probs=from_probs))
 
     def decision_function(
         self, X: Any, *, groups: Any = None, from_probs: bool | None = None
@@ -345,25 +345,21 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         from_probs : bool, optional
             As for `fit`.
         """
-        decided = self._decide(X, groups, from_probs=from_probs)
-        p_values = self.calibration_.p_values(decided.scores, decided.groups)
+        data, scores, names, threshold = self._decide(X, groups, from_probs=from_probs)
+        p_values = self.calibration_.p_values(scores, names)
         if fdr is None:
-            inside = np.asarray(decided.scores >= decided.threshold)
-            return self._assessed(decided, p_values, inside)
-        inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(decided.scores)
-        return replace(self._assessed(decided, p_values, inside), calibration=None)
-
-    def _assessed(self, decided: Decided, p_values: Scores, inside: BoolArray) -> Assessment:
-        """Return the verdicts on samples that have been scored."""
+            inside = np.asarray(scores >= threshold)
+        else:
+            inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(scores)
         return Assessment(
-            decided.scores,
+            scores,
             p_values,
             inside,
-            groups=decided.groups,
-            ids=decided.given.ids,
-            index=decided.given.index,
-            kept=getattr(decided.given.data, "kept", {}),
-            calibration=self.calibration_,
+            groups=names,
+            ids=data.ids,
+            index=data.index,
+            kept=getattr(data.source, "kept", {}),
+            calibration=self.calibration_ if fdr is None else None,
         )
 
     def explain(
@@ -385,37 +381,43 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         assert self.profile_.medians is not None  # there are terms
         return Explanation.from_logits(
             terms,
-            decided.given.arrays.logits,
+            decided.data.arrays.logits,
             self.profile_.medians,
-            detector=self.name,
-            scores=decided.scores,
-            thresholds=np.broadcast_to(decided.threshold, decided.scores.shape),
-            p_values=self.calibration_.p_values(decided.scores, decided.groups),
-            groups=decided.groups,
-            ids=decided.given.ids,
-            index=decided.given.index,
-            label_names=self.label_names_ or decided.given.label_names,
+            label_names=self.label_names_ or decided.data.label_names,
+            **self._explained(decided),
         )
 
-    def _decide(self, data: Any, groups: Any, *, from_probs: bool | None = None) -> Decided:
+    def _explained(self, decided: Decided) -> dict[str, Any]:
+        """Return what every explanation has: the verdicts, and the ids of the samples."""
+        return {
+            "detector": self.name,
+            "scores": decided.scores,
+            "thresholds": np.broadcast_to(decided.threshold, decided.scores.shape),
+            "p_values": self.calibration_.p_values(decided.scores, decided.groups),
+            "groups": decided.groups,
+            "ids": decided.data.ids,
+            "index": decided.data.index,
+        }
+
+    def _decide(self, X: Any, groups: Any, *, from_probs: bool | None = None) -> Decided:
         """Score the data and find the threshold of each sample."""
         require_calibration(self)
-        given = self._read_to_score(data, from_probs=from_probs)
-        scores = self._score_given(given)
-        names = _groups_of(self.calibration_, given, groups)
-        return Decided(given, scores, names, self.calibration_.threshold_of(names))
+        data = self._read_to_score(X, from_probs=from_probs)
+        scores = self._score_rows(data)
+        names = _groups_of(self.calibration_, data, groups)
+        return Decided(data, scores, names, self.calibration_.threshold_of(names))
 
-    def _read_to_score(self, data: Any, *, from_probs: bool | None = None) -> Given:
+    def _read_to_score(self, X: Any, *, from_probs: bool | None = None) -> DetectorInput:
         """Read what `_score` gets; raise unless the detector has learned what it needs."""
         self._check_params()
         calibrated = hasattr(self, "calibration_") or not self.learns_from_held_out
         if not calibrated or not all(hasattr(self, name) for name in self.learned):
             raise self._not_learned()
-        return self._read(data, self.scores_from, from_probs=from_probs)
+        return self._read(X, self.scores_from, from_probs=from_probs)
 
-    def _score_given(self, given: Given) -> Scores:
+    def _score_rows(self, data: DetectorInput) -> Scores:
         """Score every row; rows that cannot be used get -inf."""
-        arrays = given.arrays.only(self.scores_from)
+        arrays = data.arrays.only(self.scores_from)
         usable = inputs.usable_rows(arrays, self)
         if usable is None:
             return self._checked_scores(arrays)
@@ -450,32 +452,32 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     # --- what the data was like ---
 
     def _read(
-        self, data: Any, names: Sequence[str], y: Any = None, *, from_probs: bool | None = None
-    ) -> Given:
+        self, X: Any, names: Sequence[str], y: Any = None, *, from_probs: bool | None = None
+    ) -> DetectorInput:
         """Take the named arrays from the data; check columns, labels, layer and model."""
-        given = inputs.read(self, data, names, y, from_probs=from_probs)
-        inputs.check_columns(self, given)
-        inputs.check_same_model(self, given)
-        return given
+        data = inputs.read(self, X, names, y, from_probs=from_probs)
+        inputs.check_columns(self, data)
+        inputs.check_same_model(self, data)
+        return data
 
     def _forget(self, *names: str) -> None:
         for name in names:
             self.__dict__.pop(name, None)
 
-    def _remember(self, given: Given) -> None:
+    def _remember(self, data: DetectorInput) -> None:
         """Keep the columns, labels, layers and model of the data, unless they are known already."""
-        inputs.warn_of_another_head(given)
-        n_columns = {name: matrix.shape[1] for name, matrix in given.arrays.matrices().items()}
+        inputs.warn_of_another_head(data)
+        n_columns = {name: matrix.shape[1] for name, matrix in data.arrays.matrices().items()}
         self.n_columns_ = {**n_columns, **getattr(self, "n_columns_", {})}
         self.n_features_in_ = next(iter(n_columns.values()))
         if getattr(self, "label_names_", None) is None:
-            self.label_names_ = given.label_names
-        if given.columns is not None and not hasattr(self, "feature_names_in_"):
-            self.feature_names_in_ = np.array(given.columns, dtype=object)
-        if given.layers:
-            self.layers_ = given.layers
+            self.label_names_ = data.label_names
+        if data.columns is not None and not hasattr(self, "feature_names_in_"):
+            self.feature_names_in_ = np.array(data.columns, dtype=object)
+        if data.layers:
+            self.layers_ = data.layers
         if not getattr(self, "_made_with", {}):
-            self._made_with = inputs.made_with(given)
+            self._made_with = data.made_with
 
     # --- on disk ---
 
@@ -492,12 +494,45 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
         return saving.load_as(cls, path)
 
+    def text(self, *, defaults: bool = True) -> str:
+        """Return the name and the method's own parameters, as `build_detector` reads them.
+
+        Without empty lists and, with `defaults=False`, without parameters at their defaults.
+
+        Examples
+        --------
+        >>> import nescio as ns
+        >>> ns.TopKJointEnergy().text(), ns.TopKJointEnergy().text(defaults=False)
+        ('top_k_joint_energy(k=5)', 'top_k_joint_energy')
+        """
+        usual = {} if defaults else type(self)().get_params(deep=False)
+        settings = ", ".join(
+            f"{name}={_value_text(value)}"
+            for name, value in self.get_params(deep=False).items()
+            if name not in PARAMS_OF_ALL
+            and not (name in usual and value == usual[name])
+            and not (isinstance(value, list | tuple) and not value)
+        )
+        return f"{self.name}({settings})" if settings else self.name
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_columns_")
 
 
+PARAMS_OF_ALL = ("tpr", "nonfinite")
+"""The parameters that every detector has, beside its own."""
+
 _OF_THE_DATA = ("n_columns_", "label_names_", "layers_", "feature_names_in_", "_made_with")
 """What `_remember` sets."""
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Detector):
+        return value.text(defaults=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value_text, value))}]"
+    value = getattr(value, "tolist", lambda: value)()  # of NumPy, such as np.int64(5)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def learning_half(n_samples: int) -> BoolArray:
@@ -510,18 +545,21 @@ def learning_half(n_samples: int) -> BoolArray:
 def require_calibration(detector: Detector) -> None:
     """Raise unless the detector is calibrated."""
     if not hasattr(detector, "calibration_"):
+        kind = detector if isinstance(detector, type) else type(detector)  # a class has none either
         raise NotCalibratedError(
-            f"this {type(detector).__name__} has no threshold yet: call calibrate(held_out) first."
+            f"this {kind.__name__} has no threshold yet: call calibrate(held_out) first."
         )
 
 
-def _groups_of(calibration: Calibration, given: Given, groups: Any) -> NDArray[np.str_] | None:
+def _groups_of(
+    calibration: Calibration, data: DetectorInput, groups: Any
+) -> NDArray[np.str_] | None:
     """Return the group of each sample; None if the calibration has no groups."""
     by_count = calibration.by == LABEL_COUNT
     return calibration.group_names(
-        len(given.arrays),
+        len(data.arrays),
         groups=None if by_count and isinstance(groups, str) else groups,
-        label_counts=given.label_counts() if by_count else None,
+        label_counts=data.label_counts() if by_count else None,
     )
 
 

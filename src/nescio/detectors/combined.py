@@ -14,12 +14,12 @@ from sklearn.base import clone
 
 from nescio._validation import Array, checked_choice
 from nescio.calibration import Scores
-from nescio.detectors import inputs as reading
 from nescio.detectors.base import Detector
-from nescio.detectors.inputs import Arrays
+from nescio.detectors.features import LinearProbe
+from nescio.detectors.inputs import Arrays, usable_rows
 from nescio.detectors.label_scores import JointEnergy, TopKJointEnergy
-from nescio.detectors.neighbours import NearestNeighbours
-from nescio.detectors.registry import as_detector, written
+from nescio.detectors.neighbours import LabelNeighbours, NearestNeighbours
+from nescio.detectors.registry import as_detector
 from nescio.errors import DefaultDetectorWarning, ParameterError, TiedScoresWarning, warn
 from nescio.explain import PartsExplanation
 from nescio.outputs import Outputs
@@ -34,8 +34,10 @@ _SUMS: dict[str, Callable[[Scores], Scores]] = {
 
 RULES = (*_SUMS, "bonferroni")
 
-DEFAULT_PARTS = ("joint_energy", "label_neighbours", "linear_probe")
+_DEFAULT_KINDS = (JointEnergy, LabelNeighbours, LinearProbe)
 """How they were chosen, with the rule: docs/explanation/the-default.md."""
+
+DEFAULT_PARTS = tuple(kind.name for kind in _DEFAULT_KINDS)
 
 _N_NEAREST = 3
 
@@ -118,12 +120,12 @@ class Combined(Detector):
     @property
     def learns_from(self) -> tuple[str, ...]:
         """What the parts learn from."""
-        return _union(part.learns_from for part in self._given_parts())
+        return _union(part.learns_from for part in self._unfitted_parts())
 
     @property
     def learns_from_held_out(self) -> tuple[str, ...]:
         """What the parts score, and what they learn from held-out data."""
-        parts = self._given_parts()
+        parts = self._unfitted_parts()
         return _union(
             name for part in parts for name in (part.scores_from, part.learns_from_held_out)
         )
@@ -131,17 +133,17 @@ class Combined(Detector):
     @property
     def scores_from(self) -> tuple[str, ...]:
         """What the parts score."""
-        return _union(part.scores_from for part in self._given_parts())
+        return _union(part.scores_from for part in self._unfitted_parts())
 
     @property
     def accepts_masked(self) -> bool:  # type: ignore[override]  # it depends on the parts
         """Whether every part accepts masked labels."""
-        return all(part.accepts_masked for part in self._given_parts())
+        return all(part.accepts_masked for part in self._unfitted_parts())
 
     def _check_params(self) -> None:
         super()._check_params()
         checked_choice("rule", self.rule, RULES)
-        for part in self._given_parts():
+        for part in self._unfitted_parts():
             part._check_params()
         weights = self.weights
         positive = isinstance(weights, list | tuple) and all(
@@ -154,23 +156,25 @@ class Combined(Detector):
                 f"or empty for equal weights, got {weights!r}."
             )
 
-    def _given_parts(self) -> list[Detector]:
-        """Return the parts as they were given; text is read once, because scoring asks often."""
-        given = self.detectors
-        if not isinstance(given, list | tuple) or not given:
+    def _unfitted_parts(self) -> list[Detector]:
+        """Return the parts of the parameters; text is read once, because scoring asks often."""
+        parts = self.detectors
+        if not isinstance(parts, list | tuple) or not parts:
             raise ParameterError(
                 "detectors must be a list of detectors or of their names, such as "
-                f"['joint_energy', 'max_logit'], got {given!r}."
+                f"['joint_energy', 'max_logit'], got {parts!r}."
             )
-        known = self.__dict__.setdefault("_read_parts", {})
-        for text in given:
-            if isinstance(text, str) and text not in known:
-                known[text] = as_detector(text, may_import=False)
-        return [known[part] if isinstance(part, str) else as_detector(part) for part in given]
+        if tuple(parts) == DEFAULT_PARTS:
+            return [kind() for kind in _DEFAULT_KINDS]
+        by_text = self.__dict__.setdefault("_parts_by_text", {})
+        for part in parts:
+            if isinstance(part, str) and part not in by_text:
+                by_text[part] = as_detector(part, may_import=False)
+        return [by_text[part] if isinstance(part, str) else as_detector(part) for part in parts]
 
     def _new_parts(self) -> list[Detector]:
         """Return new parts to learn with."""
-        return [clone(part) for part in self._given_parts()]
+        return [clone(part) for part in self._unfitted_parts()]
 
     # --- learning ---
 
@@ -194,7 +198,7 @@ class Combined(Detector):
             return part.calibrate(arrays, tpr=min(self.tpr, n_samples / (n_samples + 1)))
 
     def _check_learned(self) -> None:
-        names = [part.name for part in self._given_parts()]
+        names = [part.name for part in self._unfitted_parts()]
         calibrations = [getattr(part, "calibration_", None) for part in self.detectors_]
         if [part.name for part in self.detectors_] != names or any(
             calibration is None or calibration.by is not None for calibration in calibrations
@@ -252,30 +256,28 @@ class Combined(Detector):
         nearest training samples (that have a method `nearest`) name them.
         """
         decided = self._decide(X, groups, from_probs=from_probs)
-        arrays = decided.given.arrays
+        data, arrays = decided.data, decided.data.arrays
         scores = np.full((len(arrays), len(self.detectors_)), np.nan)
-        usable = reading.usable_rows(arrays, self)
+        usable = usable_rows(arrays, self)
         if usable is None:
             scores = self._part_scores(arrays)
         elif usable.any():
             scores[usable] = self._part_scores(arrays[usable])
         p_values = self._p_values(scores)
         parts = [copy.copy(part).set_params(nonfinite="out") for part in self.detectors_]
-        explanation = PartsExplanation(
-            detector=self.name,
-            parts=tuple(written(part, defaults=False) for part in self.detectors_),
+        label_names = self.label_names_ or data.label_names
+        explanations = [part.explain(arrays) if part.explains else None for part in parts]
+        return PartsExplanation(
+            parts=tuple(part.text(defaults=False) for part in self.detectors_),
             part_scores=scores,
             part_p_values=p_values,
             shares=self._shares(self._terms(p_values)),
-            explanations=tuple(part.explain(arrays) if part.explains else None for part in parts),
+            explanations=tuple(
+                e and e.named(data.ids, label_names, data.index) for e in explanations
+            ),
             nearest=tuple(_nearest(part, arrays) for part in parts),
-            scores=decided.scores,
-            thresholds=np.broadcast_to(decided.threshold, decided.scores.shape),
-            p_values=self.calibration_.p_values(decided.scores, decided.groups),
-            groups=decided.groups,
+            **self._explained(decided),
         )
-        names = self.label_names_ or decided.given.label_names
-        return explanation.named(decided.given.ids, names, decided.given.index)
 
     def _shares(self, terms: Scores) -> Scores:
         """Return each part's share of the evidence: of the terms below 0, or of the smallest."""

@@ -120,18 +120,18 @@ class Arrays:
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a detector was given: the arrays it declared, and what calibration needs besides."""
+class DetectorInput:
+    """What comes into a detector: the arrays it declared, and what calibration needs besides."""
 
     arrays: Arrays
-    data: Any  # all of it: Outputs, Arrays, or as it was passed
+    source: Any  # all of it: Outputs, Arrays, or as it was passed
     logits: FloatArray | None = None
     label_names: tuple[str, ...] | None = None
     ids: Array | None = None
     columns: tuple[str, ...] | None = None  # the names of the columns of a data frame
     index: Any = None  # of a pandas frame
 
-    def __getitem__(self, rows: BoolArray) -> Given:
+    def __getitem__(self, rows: BoolArray) -> DetectorInput:
         """Return some of the rows."""
         logits, ids = (None if a is None else a[rows] for a in (self.logits, self.ids))
         index = rows_of_index(self.index, rows)
@@ -140,13 +140,19 @@ class Given:
     @property
     def manifest(self) -> Mapping[str, Any]:
         """What is known about the model that gave the data."""
-        return self.data.manifest if isinstance(self.data, Outputs) else {}
+        return self.source.manifest if isinstance(self.source, Outputs) else {}
 
     @property
     def layers(self) -> tuple[str, ...]:
         """The layers of the model that features and further arrays were taken from, if known."""
         layers = self.manifest.get("layers")
         return tuple(map(str, layers)) if isinstance(layers, list | tuple) else ()
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Which model gave the outputs and how images were prepared, if they say so."""
+        manifest = self.manifest
+        return {name: manifest[name] for name in _ABOUT_THE_MODEL if manifest.get(name) is not None}
 
     def label_counts(self) -> Array | None:
         """Return how many labels the model predicts for each sample; None without logits."""
@@ -155,76 +161,79 @@ class Given:
 
 def read(
     detector: Detector,
-    data: Any,
+    X: Any,
     names: Sequence[str],
     y: Any = None,
     *,
     from_probs: bool | None = None,
-) -> Given:
+) -> DetectorInput:
     """Take the named arrays from outputs, or from a plain array if a single one is needed.
 
     Labels, and columns of a data frame, are matched by name with those that the detector knows.
     With `from_probs`, the logits are probabilities and are converted; with False they are logits;
     with None they are checked.
     """
-    if isinstance(data, Arrays):
-        return Given(Arrays(_by_name(detector, data, names)), data, data.get("logits"))
-    if isinstance(data, Outputs):
-        given = _of_outputs(detector, data, names, y)
-    elif type(data) is not np.ndarray and is_frame(data):  # an array is the usual case
-        given = _of_frame(detector, data, names, y)
+    if isinstance(X, Arrays):
+        return DetectorInput(Arrays(_by_name(detector, X, names)), X, X.get("logits"))
+    if isinstance(X, Outputs):
+        data = _of_outputs(detector, X, names, y)
+    elif type(X) is not np.ndarray and is_frame(X):  # an array is the usual case
+        data = _of_frame(detector, X, names, y)
     else:
-        given = _of_array(detector, data, names, y)
+        data = _of_array(detector, X, names, y)
     if from_probs:
-        return _from_probs(given)
-    logits = given.arrays.get("logits")
+        return _from_probs(data)
+    logits = data.arrays.get("logits")
     if logits is not None and from_probs is None:
         check_logits(logits)
-    return given
+    return data
 
 
-def _from_probs(given: Given) -> Given:
+def _from_probs(data: DetectorInput) -> DetectorInput:
     """Return the same data with logits in place of probabilities."""
-    if given.logits is None:
-        return given
-    logits = logits_from_probs(given.logits)
-    data = replace(given.data, logits=logits) if isinstance(given.data, Outputs) else given.data
-    arrays = {
-        name: logits if name == "logits" else given.arrays[name] for name in given.arrays.names
-    }
-    return replace(given, arrays=Arrays(arrays), data=data, logits=logits)
+    if data.logits is None:
+        return data
+    logits, source = logits_from_probs(data.logits), data.source
+    if isinstance(source, Outputs):
+        source = replace(source, logits=logits)
+    arrays = {name: data.arrays[name] for name in data.arrays.names}
+    if "logits" in arrays:
+        arrays["logits"] = logits
+    return replace(data, arrays=Arrays(arrays), source=source, logits=logits)
 
 
-def _of_outputs(detector: Detector, outputs: Outputs, names: Sequence[str], y: Any) -> Given:
+def _of_outputs(
+    detector: Detector, outputs: Outputs, names: Sequence[str], y: Any
+) -> DetectorInput:
     if "labels" in names and y is not None:
         raise InputError("pass labels inside Outputs or as y, not both.")
-    known = getattr(detector, "label_names_", None)
-    if known is not None and outputs.label_names is not None:
-        outputs = match_labels(outputs, known, names)
+    label_names = getattr(detector, "label_names_", None)
+    if label_names is not None and outputs.label_names is not None:
+        outputs = match_labels(outputs, label_names, names)
     arrays = Arrays(_by_name(detector, outputs, names))
     ids, index = outputs.ids, outputs.index
-    return Given(arrays, outputs, outputs.logits, outputs.label_names, ids, index=index)
+    return DetectorInput(arrays, outputs, outputs.logits, outputs.label_names, ids, index=index)
 
 
-def _of_frame(detector: Detector, frame: Any, names: Sequence[str], y: Any) -> Given:
+def _of_frame(detector: Detector, frame: Any, names: Sequence[str], y: Any) -> DetectorInput:
     """Read a data frame: its columns are the labels or, for a detector of features, features."""
     of_logits = "logits" in names
     if of_logits:
         content = read_logits(frame, getattr(detector, "label_names_", None))
     else:
-        known = getattr(detector, "feature_names_in_", None)
-        content = read_features(frame, None if known is None else tuple(known))
+        columns = getattr(detector, "feature_names_in_", None)
+        content = read_features(frame, None if columns is None else tuple(columns))
     if "labels" in names and is_frame(y):
         y = read_truth(y, content.get("label_names") if of_logits else None, content.get("ids"))
     outputs = Outputs(**content)
     if of_logits or any(name in outputs.names for name in names if name not in _NOT_MATRICES):
         if "labels" in names and outputs.labels is None:
             outputs, y = replace(outputs, labels=y), None
-        given = _of_outputs(detector, outputs, names, y)
+        data = _of_outputs(detector, outputs, names, y)
     else:
-        given = _of_array(detector, outputs.logits, names, y)
-        given = replace(given, ids=outputs.ids, index=outputs.index)
-    return replace(given, columns=outputs.label_names)
+        data = _of_array(detector, outputs.logits, names, y)
+        data = replace(data, ids=outputs.ids, index=outputs.index)
+    return replace(data, columns=outputs.label_names)
 
 
 def _by_name(detector: Detector, data: Outputs | Arrays, names: Sequence[str]) -> dict[str, Any]:
@@ -261,7 +270,7 @@ def _where_from(name: str) -> str:
     )
 
 
-def _of_array(detector: Detector, data: Any, names: Sequence[str], y: Any) -> Given:
+def _of_array(detector: Detector, X: Any, names: Sequence[str], y: Any) -> DetectorInput:
     matrices = [name for name in names if name not in _NOT_MATRICES]
     if len(matrices) != 1 or "head" in names:
         raise MissingInputError(
@@ -269,11 +278,11 @@ def _of_array(detector: Detector, data: Any, names: Sequence[str], y: Any) -> Gi
             "instead of a single array."
         )
     (name,) = matrices
-    matrix = data if _is_plain(data) else _checked(detector, data, name)
+    matrix = X if _is_plain(X) else _checked(detector, X, name)
     arrays: dict[str, Any] = {name: matrix}
     if "labels" in names:
         arrays["labels"] = read_truth(y) if is_frame(y) else None if y is None else to_numpy(y)
-    return Given(Arrays(arrays), data, matrix if name == "logits" else None)
+    return DetectorInput(Arrays(arrays), X, matrix if name == "logits" else None)
 
 
 def _is_plain(data: Any) -> bool:
@@ -367,11 +376,11 @@ def _bad_rows_error(name: str, matrix: FloatArray, finite: BoolArray) -> NonFini
 # --- columns and labels -----------------------------------------------------------------------
 
 
-def check_columns(detector: Detector, given: Given) -> None:
+def check_columns(detector: Detector, data: DetectorInput) -> None:
     """Raise unless every array has as many columns as when the detector was made."""
-    known = getattr(detector, "n_columns_", {})
-    for name, matrix in given.arrays.matrices().items():
-        n_columns, expected = matrix.shape[1], known.get(name)
+    n_columns_before = getattr(detector, "n_columns_", {})
+    for name, matrix in data.arrays.matrices().items():
+        n_columns, expected = matrix.shape[1], n_columns_before.get(name)
         if expected is None or n_columns == expected:
             continue
         what = "labels" if name == "logits" else f"columns of {name}"
@@ -379,8 +388,8 @@ def check_columns(detector: Detector, given: Given) -> None:
         if len(matrix) == expected:
             message += f" {transposed_hint(matrix.shape)}"
         elif name == "logits":
-            message += _names_hint(getattr(detector, "label_names_", None), given.label_names)
-        if not isinstance(given.data, Outputs | Arrays):  # scikit-learn's checks look for this
+            message += _names_hint(getattr(detector, "label_names_", None), data.label_names)
+        if not isinstance(data.source, Outputs | Arrays):  # scikit-learn's checks look for this
             message += (
                 f" In the terms of scikit-learn: X has {n_columns} features, but "
                 f"{type(detector).__name__} is expecting {expected} features as input."
@@ -414,15 +423,15 @@ def transposed_hint(shape: tuple[int, ...]) -> str:
 # --- logits -----------------------------------------------------------------------------------
 
 
-def warn_of_odd_logits(given: Given) -> None:
+def warn_of_odd_logits(data: DetectorInput) -> None:
     """Warn of calibration logits that no multi-label classifier gives.
 
     A detector inside a detector does not warn: the outer one has done so.
     """
-    logits = given.arrays.get("logits")
-    if logits is None or isinstance(given.data, Arrays):
+    logits = data.arrays.get("logits")
+    if logits is None or isinstance(data.source, Arrays):
         return
-    if len(logits) < logits.shape[1] and given.label_names is None:
+    if len(logits) < logits.shape[1] and data.label_names is None:
         warn(
             f"the calibration data has more labels than samples. {transposed_hint(logits.shape)} "
             "If it is not, calibrate on more samples, or pass Outputs with label_names.",
@@ -437,7 +446,7 @@ def warn_of_odd_logits(given: Given) -> None:
     constant = np.flatnonzero(np.isfinite(logits[0]) & (logits == logits[0]).all(0)).tolist()
     if constant and len(logits) > 1:
         names = [
-            label if given.label_names is None else given.label_names[label] for label in constant
+            label if data.label_names is None else data.label_names[label] for label in constant
         ]
         what = f"label {listed(names)} has" if len(names) == 1 else f"{len(names):,} labels have"
         warn(
@@ -452,9 +461,9 @@ def warn_of_odd_logits(given: Given) -> None:
 # --- the model --------------------------------------------------------------------------------
 
 
-def warn_of_another_head(given: Given) -> None:
+def warn_of_another_head(data: DetectorInput) -> None:
     """Warn if the head does not give the logits for what is taken as its input."""
-    head, outputs = given.arrays.get("head"), given.data
+    head, outputs = data.arrays.get("head"), data.source
     if head is None or not isinstance(outputs, Outputs):
         return
     inputs, logits = outputs.get("penultimate")[:_COMPARED_ROWS], outputs.logits[:_COMPARED_ROWS]
@@ -473,22 +482,16 @@ def warn_of_another_head(given: Given) -> None:
         )
 
 
-def made_with(given: Given) -> dict[str, Any]:
-    """Return which model gave the outputs and how images were prepared, if they say so."""
-    manifest = given.manifest
-    return {name: manifest[name] for name in _ABOUT_THE_MODEL if manifest.get(name) is not None}
-
-
-def check_same_model(detector: Detector, given: Given) -> None:
+def check_same_model(detector: Detector, data: DetectorInput) -> None:
     """Compare the model of the outputs with the one that the detector was made with, if known.
 
     Features of another layer are an error: the widths may be the same. Another model is a warning.
     A graph has another hash than the module that it was exported from, so only models of the same
     kind are compared.
     """
-    if not given.manifest:
+    if not data.manifest:
         return
-    layers = [*getattr(detector, "layers_", ())[:1], *given.layers[:1]]
+    layers = [*getattr(detector, "layers_", ())[:1], *data.layers[:1]]
     two_kinds = len(set(layers)) == 2 and _KINDS_OF_LAYER.issuperset(layers)
     if two_kinds and "features" in detector.scores_from:
         ours, theirs = layers
@@ -496,7 +499,7 @@ def check_same_model(detector: Detector, given: Given) -> None:
             f"the features are of the layer {theirs!r}, but {detector.name} was made with those "
             f"of {ours!r}. Choose the same layer (features={ours!r}, --features {ours})."
         )
-    before, now = getattr(detector, "_made_with", {}), made_with(given)
+    before, now = getattr(detector, "_made_with", {}), data.made_with
     if before.keys() != now.keys() or before.get("kind") != now.get("kind") or before == now:
         return
     if before.get("model_hash") != now.get("model_hash"):
@@ -520,13 +523,13 @@ def _shown(value: Any) -> str:
 # --- data that was learned from ---------------------------------------------------------------
 
 
-def remember_learned_data(detector: Detector, given: Given) -> None:
+def remember_learned_data(detector: Detector, data: DetectorInput) -> None:
     """Keep what `check_held_out` compares with; nothing for a detector inside a detector."""
-    matrices = {} if isinstance(given.data, Arrays) else given.arrays.matrices()
+    matrices = {} if isinstance(data.source, Arrays) else data.arrays.matrices()
     detector._learned_from = {name: _fingerprint(matrix) for name, matrix in matrices.items()}
 
 
-def check_held_out(detector: Detector, given: Given) -> None:
+def check_held_out(detector: Detector, data: DetectorInput) -> None:
     """Raise if the detector has learned from this very data; warn if from many of its samples.
 
     The share of learned samples is estimated from rows with low hashes: of the rows with a hash up
@@ -534,9 +537,9 @@ def check_held_out(detector: Detector, given: Given) -> None:
     the sample's content in any way that matters, so they stand for all rows.
     """
     for name, learned in getattr(detector, "_learned_from", {}).items():
-        matrix = given.arrays.get(name)
-        if matrix is None and isinstance(given.data, Outputs):
-            matrix = given.data.get(name)  # it is not scored, but shows which data this is
+        matrix = data.arrays.get(name)
+        if matrix is None and isinstance(data.source, Outputs):
+            matrix = data.source.get(name)  # it is not scored, but shows which data this is
         if matrix is None:
             continue
         rows = _row_hashes(matrix)

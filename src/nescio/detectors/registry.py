@@ -17,14 +17,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nescio.detectors.base import Detector
+from nescio.detectors.base import PARAMS_OF_ALL, Detector
 from nescio.errors import ParameterError
 
 DETECTORS: dict[str, type[Detector]] = {}
 
 # What is not a name, such as "Max Logit", is let through: detector_class says what was meant.
 _WRITTEN = re.compile(r"\s*(?P<name>[\w./ -]+?(?::\w+)?)\s*(?:\((?P<settings>.*)\))?\s*", re.DOTALL)
-_OF_EVERY_DETECTOR = ("tpr", "nonfinite")
 _CLOSING = {"(": ")", "[": "]"}
 
 
@@ -123,39 +122,6 @@ def _items(text: str) -> list[str] | None:
     return _split(text[1:-1]) if text[:1] + text[-1:] == "[]" else None
 
 
-def written(detector: Detector, *, defaults: bool = True) -> str:
-    """Return a detector as `build_detector` reads it, with the parameters of its own.
-
-    Without empty lists and, with `defaults=False`, without the parameters that have their default
-    values.
-
-    Examples
-    --------
-    >>> written(build_detector("top_k_joint_energy"))
-    'top_k_joint_energy(k=5)'
-    >>> written(build_detector("top_k_joint_energy"), defaults=False)
-    'top_k_joint_energy'
-    """
-    usual = {} if defaults else type(detector)().get_params(deep=False)
-    settings = ", ".join(
-        f"{name}={_value_text(value)}"
-        for name, value in detector.get_params(deep=False).items()
-        if name not in _OF_EVERY_DETECTOR
-        and not (name in usual and value == usual[name])
-        and not (isinstance(value, list | tuple) and not value)
-    )
-    return f"{detector.name}({settings})" if settings else detector.name
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, Detector):
-        return written(value, defaults=False)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value_text, value))}]"
-    value = getattr(value, "tolist", lambda: value)()  # of NumPy, such as np.int64(5)
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def detector_class(name: str, *, may_import: bool = True) -> type[Detector]:
     """Return a detector's class by its registered name or, if allowed, as package.module:Class."""
     if ":" in name:
@@ -236,7 +202,7 @@ def build_detector(text: str, *, may_import: bool = True, **common: Any) -> Dete
     name, settings = parse_detector(text)
     kind = detector_class(name, may_import=may_import)
     defaults = kind().get_params(deep=False)
-    allowed = set(defaults) - set(_OF_EVERY_DETECTOR)
+    allowed = set(defaults) - set(PARAMS_OF_ALL)
     values = {}
     for key, value in settings.items():
         if key not in allowed:

@@ -227,7 +227,7 @@ def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensor
     if node["calibration"] is not None:
         calibration = _calibration_from_json(node["calibration"], tensors[_CALIBRATION_SCORES])
         detector.calibration_ = calibration
-        detector.offset_ = next(iter(calibration.thresholds.values())).value
+        detector.offset_ = calibration.first.value
         groups = None if calibration.by is None else tuple(calibration.thresholds)
         detector.profile_ = Profile.from_arrays(_under(_PROFILE, tensors), groups, n_labels)
 

@@ -6,7 +6,7 @@ leaves nothing under the name of the output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -198,9 +198,10 @@ class Assessment(Result):
         return ScoreHistogramDisplay.from_assessment(self, ax=ax, **options)
 
 
-_LOWEST = 20  # rows that are remembered
+# --- tables that may be larger than memory ---
+
+_N_LOWEST = 20  # the most suspicious rows that are remembered
 _WORKERS = min(4, available_cpus())  # each has a block in memory, and scores on all processors
-_SHOWN = ("id", "score", "p_value", "in_distribution", "group")
 
 Columns = dict[str, Any]
 """The columns of a table of verdicts by name: arrays of NumPy or of pyarrow."""
@@ -211,8 +212,8 @@ ScoreEngine = Callable[[ScoreBlock, OutputsStream], Iterator[Columns]]
 
 
 @dataclass(frozen=True)
-class Scored:
-    """The result of scoring all rows.
+class StreamResult:
+    """The result of scoring all rows of a stream.
 
     Attributes
     ----------
@@ -243,7 +244,7 @@ def score_stream(
     force: bool = False,
     on_rows: Callable[[int], object] = lambda count: None,
     engine: ScoreEngine | None = None,
-) -> Scored:
+) -> StreamResult:
     """Assess every row of a stream and write the verdicts.
 
     The table has one row per row of the input, in the same order, and the kept columns.
@@ -276,21 +277,55 @@ def score_stream(
     limit = None
     if fdr is not None:
         checked_share("fdr", fdr)
-        p_values = _Counts()
-        for columns in run(_Scorer(detector), stream):
-            p_values.add(np.asarray(columns["p_value"]))
-        limit = fdr_limit(p_values.values, p_values.counts, fdr)
-    score = _Scorer(detector, with_labels=with_labels, limit=limit, quiet=fdr is not None)
-    tally, parts = _Tally(), []
+        limit = _fdr_limit(run(_Scorer(detector), stream), fdr)
+    score = _Scorer(detector, with_labels=with_labels, limit=limit)
+    n_samples = n_flagged = 0
+    suspicious, parts = [], []
     with nullcontext() if output is None else TableWriter(output, force=force) as writer:
         for columns in run(score, stream):
-            tally.add(columns)
             if writer is not None:
                 writer.write(columns)
-            on_rows(len(columns["score"]))
             if in_memory:
                 parts.append(columns)
-    return replace(tally.result(), parts=parts)
+            rows = _most_suspicious(columns)
+            taken = {name: columns[name].take(rows) for name in COLUMNS if name in columns}
+            suspicious.append({"row": n_samples + rows, **taken})
+            n_rows = len(columns["score"])
+            n_flagged += n_rows - int(np.count_nonzero(columns["in_distribution"]))
+            n_samples += n_rows
+            on_rows(n_rows)
+    lowest = {
+        name: np.concatenate([np.asarray(block[name]) for block in suspicious])
+        for name in suspicious[0]
+    }
+    order = _most_suspicious(lowest)
+    verdicts = Assessment(
+        lowest["score"],
+        lowest["p_value"],
+        lowest["in_distribution"],
+        groups=lowest.get("group"),
+        ids=lowest.get("id"),
+    )
+    return StreamResult(n_samples, n_flagged, lowest["row"][order], verdicts[order], parts)
+
+
+def _fdr_limit(blocks: Iterable[Columns], fdr: float) -> float:
+    """Return the largest p-value to flag, for the p-values of all blocks together."""
+    counted = [np.unique(np.asarray(columns["p_value"]), return_counts=True) for columns in blocks]
+    values, positions = np.unique(
+        np.concatenate([values for values, _ in counted]), return_inverse=True
+    )
+    counts = np.bincount(positions, np.concatenate([counts for _, counts in counted]))
+    return fdr_limit(values, counts, fdr)
+
+
+def _most_suspicious(columns: Columns) -> Array:
+    """Return the rows with the lowest p-values, then the lowest scores, then the first ones."""
+    scores, p_values = np.asarray(columns["score"]), np.asarray(columns["p_value"])
+    rows = np.arange(len(scores))
+    if len(scores) > _N_LOWEST:  # sort only rows that can be among them
+        rows = np.flatnonzero(p_values <= np.partition(p_values, _N_LOWEST - 1)[_N_LOWEST - 1])
+    return rows[np.lexsort((scores[rows], p_values[rows]))[:_N_LOWEST]]
 
 
 def _in_threads(score: ScoreBlock, stream: OutputsStream) -> Iterator[Columns]:
@@ -307,121 +342,49 @@ def _check_names(names: Sequence[str], taken: Sequence[str], why: str) -> None:
         )
 
 
+@dataclass(frozen=True)
 class _Scorer:
     """Makes the columns of a table of verdicts from blocks, in any order and in threads.
 
     With `limit`, the rows with a p-value up to this are flagged, instead of those below the
-    threshold. With `quiet`, no warnings are given: an earlier pass has given them.
+    threshold. The pass that found the limit has already given all warnings.
     """
 
-    def __init__(
-        self,
-        detector: Detector,
-        *,
-        with_labels: bool = False,
-        limit: float | None = None,
-        quiet: bool = False,
-    ) -> None:
-        self._detector = detector
-        self._with_labels = with_labels
-        self._limit = limit
-        self._quiet = quiet
+    detector: Detector
+    with_labels: bool = False
+    limit: float | None = None
 
     def __call__(self, block: Block) -> Columns:
         outputs = block.outputs
+        warns = block.start == 0 and self.limit is None
         with error_context(block.place):
-            verdicts = self._assessed(outputs, warn=not block.start and not self._quiet)
-        added = self._predictions(outputs) if self._with_labels else {}
+            data = outputs if warns else self._arrays(outputs)
+            verdicts = self.detector.assess(data, from_probs=False)
+        if self.limit is not None:
+            inside = (verdicts.p_values > self.limit) & ~np.isneginf(verdicts.scores)
+            verdicts = replace(verdicts, in_distribution=inside)
+        added = self._predictions(outputs) if self.with_labels else {}
         _check_names(tuple(block.kept), tuple(added), "--with-labels adds a column")
         ids = {} if block.ids is None else {"id": block.ids}
         return {**ids, **replace(verdicts, ids=None, kept={}).columns(), **block.kept, **added}
 
-    def _assessed(self, outputs: Outputs, *, warn: bool) -> Assessment:
-        detector = self._detector
-        data = outputs if warn else self._arrays(outputs)
-        decided = detector._decide(data, None, from_probs=False)
-        p_values = detector.calibration_.p_values(decided.scores, decided.groups)
-        inside: BoolArray = np.asarray(decided.scores >= decided.threshold)
-        if self._limit is not None:
-            inside = np.asarray((p_values > self._limit) & ~np.isneginf(decided.scores))
-        return detector._assessed(decided, p_values, inside)
-
     def _arrays(self, outputs: Outputs) -> Arrays:
         """Return the arrays that the detector reads, with its labels in its order."""
-        names, reads = getattr(self._detector, "label_names_", None), self._detector.scores_from
+        names, reads = getattr(self.detector, "label_names_", None), self.detector.scores_from
         if names is not None and outputs.label_names is not None:
             outputs = match_labels(outputs, names, reads, quiet=True)
         return Arrays({name: outputs.get(name) for name in dict.fromkeys([*reads, "logits"])})
 
     def _predictions(self, outputs: Outputs) -> Columns:
         """Return the labels that the model predicts, and all probabilities."""
-        known = outputs.label_names or getattr(self._detector, "label_names_", None)
-        names = known or [str(at) for at in range(outputs.n_labels)]
+        names = outputs.label_names or getattr(self.detector, "label_names_", None)
+        names = names or [str(label) for label in range(outputs.n_labels)]
         predicted = [
-            "; ".join(names[at] for at in np.flatnonzero(row).tolist())
+            "; ".join(names[label] for label in np.flatnonzero(row).tolist())
             for row in outputs.logits > 0
         ]
         probs = label_prob(outputs.logits)
         return {
             "predicted": np.array(predicted, dtype=object),
-            **{f"prob_{name}": probs[:, at] for at, name in enumerate(names)},
+            **{f"prob_{name}": probs[:, label] for label, name in enumerate(names)},
         }
-
-
-# --- all rows together ------------------------------------------------------------------------
-
-
-class _Counts:
-    """How often each value occurs, in all blocks together."""
-
-    def __init__(self) -> None:
-        self.values, self.counts = np.empty(0), np.empty(0, np.int64)
-
-    def add(self, values: Array) -> None:
-        new, counts = np.unique(values, return_counts=True)
-        both = np.concatenate([self.values, new])
-        self.values, at = np.unique(both, return_inverse=True)
-        self.counts = np.bincount(
-            at, np.concatenate([self.counts, counts]), minlength=len(self.values)
-        ).astype(np.int64)
-
-
-class _Tally:
-    """The number of flagged rows and the most suspicious ones, of all blocks."""
-
-    def __init__(self) -> None:
-        self._n_samples = self._n_flagged = 0
-        self._rows: Array = np.empty(0, np.int64)
-        self._lowest: dict[str, Array] = {}
-
-    def add(self, columns: Columns) -> None:
-        """Take a block into account."""
-        scores, p_values = (np.asarray(columns[name]) for name in ("score", "p_value"))
-        self._n_flagged += len(scores) - int(np.count_nonzero(columns["in_distribution"]))
-        order = _most_suspicious(scores, p_values)
-        some = {name: np.asarray(columns[name].take(order)) for name in _SHOWN if name in columns}
-        rows = np.concatenate([self._rows, self._n_samples + order])
-        if self._lowest:
-            some = {name: np.concatenate([self._lowest[name], some[name]]) for name in some}
-        order = _most_suspicious(some["score"], some["p_value"])
-        self._rows, self._lowest = rows[order], {name: some[name][order] for name in some}
-        self._n_samples += len(scores)
-
-    def result(self) -> Scored:
-        lowest = self._lowest
-        verdicts = Assessment(
-            lowest["score"],
-            lowest["p_value"],
-            lowest["in_distribution"],
-            groups=lowest.get("group"),
-            ids=lowest.get("id"),
-        )
-        return Scored(self._n_samples, self._n_flagged, self._rows, verdicts)
-
-
-def _most_suspicious(scores: Array, p_values: Array) -> Array:
-    """Return the rows with the lowest p-values, then the lowest scores, then the first ones."""
-    rows = np.arange(len(scores))
-    if len(scores) > _LOWEST:  # sort only rows that can be among them
-        rows = np.flatnonzero(p_values <= np.partition(p_values, _LOWEST - 1)[_LOWEST - 1])
-    return rows[np.lexsort((scores[rows], p_values[rows]))[:_LOWEST]]

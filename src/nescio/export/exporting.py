@@ -296,7 +296,7 @@ def _check_columns(head: DetectorHead, outputs: Outputs) -> None:
 def _metadata(plan: _Plan) -> dict[str, str]:
     """Return what the file says about itself."""
     detector, calibration = plan.detector, plan.detector.calibration_
-    first = next(iter(calibration.thresholds.values()))
+    first = calibration.first
     preprocessing = None if plan.runner is None else plan.runner.preprocessing
     tokenizer = None if plan.runner is None else plan.runner.tokenizer
     facts: dict[str, Any] = {

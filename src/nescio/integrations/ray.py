@@ -173,51 +173,46 @@ def connected() -> Iterator[Any]:
 
 def count_processors(ray: Any) -> int:
     """Return the number of processors of a cluster."""
-    n_cpus = sum(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
+    n_cpus = int(ray.cluster_resources().get("CPU", 0))
     if not n_cpus:
         raise ParameterError("the Ray cluster has no processors to work with (CPU).")
     return n_cpus
 
 
-Work = Callable[[Any], Any]
-"""From one item to its result."""
-
-
 def map_on_cluster(
-    ray: Any, open_job: Callable[[Any], Work], job: Any, items: Sequence[Any], n_processes: int
+    ray: Any, work: Callable[[Any], Any], items: Sequence[Any], n_processes: int
 ) -> Iterator[Any]:
     """Give what the processes of a cluster make of each item, in order.
 
-    Each process has one processor. It calls `open_job(job)` once, and what that returns with each
-    of its items. The job travels through Ray's object store, once to each node. Ray repeats what a
-    lost node has not done on another one.
+    Each process has one processor. `work` travels through Ray's object store, once to each node.
+    Ray repeats what a lost node has not done on another one.
     """
     task = ray.remote(num_cpus=1)(_work)
-    # In a list, so that Ray does not send the job with each item.
-    told = (open_job, [ray.put(job)], __version__)
+    stored = [ray.put(work)]  # in a list, so that Ray does not send it with each item
     waiting: deque[Any] = deque()
     for item in items:
         if len(waiting) >= 2 * n_processes:
             yield _result(ray, waiting.popleft())
-        waiting.append(task.remote(*told, item))
+        waiting.append(task.remote(stored, __version__, item))
     while waiting:
         yield _result(ray, waiting.popleft())
 
 
-def _work(open_job: Any, job: list[Any], version: str, item: Any) -> Any:
+def _work(stored: list[Any], version: str, item: Any) -> Any:
     """Do the work of one item, in a process of the cluster."""
-    return _opened(open_job, job[0], version)(item)
+    return _opened(stored[0], version)(item)
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(open_job: Callable[[Any], Work], job: Any, version: str) -> Work:
+def _opened(stored: Any, version: str) -> Callable[[Any], Any]:
     if version != __version__:
         raise ParameterError(
             f"a node of the cluster has nescio {__version__}, but this command is of nescio "
             f"{version}. Install the same version on all nodes."
         )
     limit_cpus(1)
-    return open_job(require("ray", "ray").get(job))
+    work: Callable[[Any], Any] = require("ray", "ray").get(stored)
+    return work
 
 
 def _result(ray: Any, reference: Any) -> Any:
@@ -254,10 +249,10 @@ def _scored(ray: Any, score: ScoreBlock, stream: OutputsStream) -> Iterator[Colu
     runs = [
         (first, min(first + step, stream.n_blocks)) for first in range(1, stream.n_blocks, step)
     ]
-    for blocks in map_on_cluster(ray, _open_stream, (score, stream), runs, n_processes):
+    work = functools.partial(_score_run, score, stream)
+    for blocks in map_on_cluster(ray, work, runs, n_processes):
         yield from blocks
 
 
-def _open_stream(job: tuple[ScoreBlock, OutputsStream]) -> Work:
-    score, stream = job
-    return lambda run: [score(block) for block in stream.blocks(*run)]
+def _score_run(score: ScoreBlock, stream: OutputsStream, run: tuple[int, int]) -> list[Columns]:
+    return [score(block) for block in stream.blocks(*run)]

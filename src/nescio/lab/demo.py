@@ -17,7 +17,7 @@ import torch
 from nescio._io.files import check_target
 from nescio.detectors import Combined, Detector, JointEnergy, MaxLogit
 from nescio.detectors.combined import Default, default_detector
-from nescio.detectors.registry import parse_detector, written
+from nescio.detectors.registry import parse_detector
 from nescio.errors import FileError
 from nescio.lab.benchmark.parallel import Watch, unwatched
 from nescio.lab.benchmark.results import BenchmarkRun, Evidence
@@ -146,7 +146,7 @@ def _described(
 ) -> Demo:
     """Return the results in numbers and words."""
     detector = chosen.detector
-    own = written(detector, defaults=False)
+    own = detector.text(defaults=False)
     fprs = mean_fprs(run.lines)
     best = next(name for name in fprs if parse_detector(name)[0] != Combined.name)
     names = {own, JointEnergy.name, MaxLogit.name, best, *wanted}

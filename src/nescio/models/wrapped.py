@@ -21,7 +21,7 @@ from nescio.detectors.combined import (
     Combined,
     default_detector,
 )
-from nescio.detectors.registry import as_detector, written
+from nescio.detectors.registry import as_detector
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import (
     InputError,
@@ -446,7 +446,7 @@ class Wrapped:
             "model": str(self.runner.describe()["model"]),
             "labels": listed(self.label_names or (), 3) or "no names",
             "features": ", ".join(self.runner.layers) or "none",
-            "detector": "none yet" if self.detector is None else written(self.detector),
+            "detector": "none yet" if self.detector is None else self.detector.text(),
             "threshold": "not calibrated" if calibration is None else calibration.summary(),
         }
         return result_card(

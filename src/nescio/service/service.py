@@ -144,7 +144,7 @@ class Engine:
     def _describe(self) -> DetectorDescription:
         """Return what clients may want to know."""
         detector, calibration = self.detector, self.calibration
-        first = next(iter(calibration.thresholds.values()))
+        first = calibration.first
         return DetectorDescription(
             detector=detector.name,
             params={name: v for name, v in plain_params(detector).items() if name != "tpr"},
