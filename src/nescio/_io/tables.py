@@ -524,7 +524,9 @@ class TableFiles:
 
     def _check_columns(self, path: str, schema: Any) -> None:
         """Raise unless a file has the columns of the first one."""
-        ours, theirs = ({field.name: str(field.type) for field in s} for s in (self._schema, schema))
+        ours, theirs = (
+            {field.name: str(field.type) for field in s} for s in (self._schema, schema)
+        )
         for name in (*ours, *theirs):
             here, there = theirs.get(name, "missing"), ours.get(name, "missing")
             if here != there:
