@@ -336,7 +336,7 @@ class Sets(NamedTuple):
     """The outputs to compare detectors on: ID, OOD by a short name, and what they learn from."""
 
     id: Outputs
-    ood: dict[str, Outputs]
+    ood: Mapping[str, Outputs]
     train: Outputs | None
     held_out: Outputs | None
 
