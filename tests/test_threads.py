@@ -1,42 +1,11 @@
-"""Row-wise work on every processor."""
+"""Processors, and work that is done ahead on them."""
 
 import threading
 
-import numpy as np
 import pytest
 
 from nescio import _threads
-from nescio._threads import accumulator, available_cpus, map_ahead, map_rows
-
-
-def row_sums(rows, work, result):
-    np.copyto(work, rows)
-    work.sum(1, out=result)
-
-
-@pytest.mark.parametrize("cpus", [1, 2, 5])
-@pytest.mark.parametrize("n_rows", [0, 1, 7, 1000])
-def test_the_result_does_not_depend_on_blocks_or_processors(cpus, n_rows, rng, monkeypatch):
-    matrix = rng.normal(size=(n_rows, 3))
-    expected = map_rows(row_sums, matrix)
-    monkeypatch.setattr(_threads, "available_cpus", lambda: cpus)
-    monkeypatch.setattr(_threads, "_BLOCK_ELEMENTS", 12)  # four rows
-    np.testing.assert_array_equal(map_rows(row_sums, matrix), expected)
-
-
-def test_an_error_in_a_thread_is_raised(rng, monkeypatch):
-    def fails(rows, work, result):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(_threads, "_BLOCK_ELEMENTS", 12)
-    with pytest.raises(ZeroDivisionError):
-        map_rows(fails, rng.normal(size=(100, 3)))
-
-
-def test_half_precision_is_computed_in_single():
-    precisions = {"f2": "f4", "f4": "f4", "f8": "f8"}
-    assert {kind: accumulator(np.dtype(kind)) for kind in precisions} == precisions
-    assert available_cpus() >= 1
+from nescio._threads import available_cpus, map_ahead
 
 
 def test_results_come_in_order_and_few_are_computed_ahead():

@@ -8,7 +8,6 @@ import numpy as np
 
 import nescio as ns
 from nescio import scores
-from nescio._threads import map_rows
 from speed.harness import Bench, Work
 
 # What `assess` of 1,000 x 80 may take, as a multiple of the kernel alone.
@@ -83,7 +82,7 @@ def assess(bench: Bench) -> None:
         # Others each time: of scores that it has seen, a processor predicts the p-values.
         arrays = [logits_of(n_samples, 80, seed) for seed in range(50)]
         kernel, whole = best_of_each(
-            arrays, lambda x: map_rows(scores.joint_energy_kernel, x), detector.assess
+            arrays, lambda x: scores.map_rows(scores.joint_energy_kernel, x), detector.assess
         )
         print(f"\nassess of {n_samples:,} x 80: {whole * 1e6:.0f} us, kernel {kernel * 1e6:.0f} us")
         title = f"assess of {n_samples:,} x 80, times the kernel alone"

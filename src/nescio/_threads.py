@@ -1,4 +1,4 @@
-"""Row-wise computation in blocks that fit the cache, on all available processors."""
+"""The processors that this process may use, and work that is done ahead on them."""
 
 from __future__ import annotations
 
@@ -9,31 +9,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
-
-from nescio._validation import Array, FloatArray
+from typing import TypeVar
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
-
-# (rows of the input, work space of the same shape, one result per row)
-RowKernel = Callable[[Array, FloatArray, FloatArray], None]
-
-# 1 MiB of float32: small enough for a second-level cache, and large enough that Python's overhead
-# per block is below one per cent.
-_BLOCK_ELEMENTS = 1 << 18
 
 # What Docker, Kubernetes and others write the processor limit of a container to (cgroup v2).
 _QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 
 _most_cpus: int | None = None
-
-
-def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype to compute in: float32 for 16-bit and 32-bit input, otherwise float64."""
-    return np.dtype(np.float64) if dtype.itemsize > 4 else np.dtype(np.float32)
 
 
 def available_cpus() -> int:
@@ -72,38 +56,6 @@ def _container_cpus() -> int | None:
         return None if quota == "max" else max(1, -(-int(quota) // int(period)))
     except (OSError, ValueError, ZeroDivisionError):  # not Linux, or no limit
         return None
-
-
-def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:
-    """Run `kernel` on blocks of rows, on all available processors; return one result per row.
-
-    The kernel must compute each row independently, so that the result does not depend on how the
-    rows are divided into blocks.
-    """
-    n_rows, n_columns = matrix.shape
-    result = np.empty(n_rows, accumulator(matrix.dtype))
-    block = max(1, _BLOCK_ELEMENTS // n_columns)
-    if n_rows <= block:  # the usual case of a service, where every microsecond counts
-        if n_rows:
-            with np.errstate(all="ignore"):
-                kernel(matrix, np.empty(matrix.shape, result.dtype), result)
-        return result
-    starts = range(0, n_rows, block)
-    workers = min(available_cpus(), len(starts))
-
-    def run(worker: int) -> None:
-        work = np.empty((block, n_columns), result.dtype)
-        with np.errstate(all="ignore"):
-            for start in starts[worker::workers]:
-                rows = slice(start, min(start + block, n_rows))
-                kernel(matrix[rows], work[: rows.stop - start], result[rows])
-
-    if workers == 1:
-        run(0)
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(run, range(workers)))
-    return result
 
 
 def map_ahead(

@@ -1,3 +1,4 @@
+import json
 import os
 import stat
 import subprocess
@@ -6,10 +7,19 @@ import threading
 import time
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from nescio._io import files as locks
-from nescio._io.files import check_target, exclusive, existing_file, locked, replacing
+from nescio._io.files import (
+    check_target,
+    exclusive,
+    existing_file,
+    locked,
+    replacing,
+    to_json,
+    write_table,
+)
 from nescio.errors import FileError
 
 
@@ -89,12 +99,6 @@ def test_a_name_too_long_is_explained(tmp_path):
             call(tmp_path / ("a" * 300))
 
 
-def test_what_is_no_regular_file_is_not_read(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FileError, match="not a regular file"):
-        existing_file(tmp_path / "pipe")
-
-
 def test_what_killed_processes_left_is_removed_after_a_day(tmp_path):
     old, new, folder = (tmp_path / f".nescio-{digit * 16}" for digit in "0af")
     of_the_user = tmp_path / ".nescio-cache"
@@ -123,6 +127,45 @@ def test_the_directory_is_synced_after_the_rename(tmp_path, monkeypatch):
     with replacing(tmp_path / "x") as temporary:
         temporary.write_text("x")
     assert synced == [("file", False), ("folder", True)]
+
+
+# --- tables to write ---
+
+
+COLUMNS = {"id": ["a", "b"], "score": np.array([1.5, -np.inf]), "kept": np.array([True, False])}
+
+
+def test_a_table_has_a_row_per_sample_in_every_format(tmp_path):
+    for suffix in ("csv", "jsonl", "parquet"):
+        write_table(tmp_path / f"x.{suffix}", COLUMNS)
+    lines = (tmp_path / "x.csv").read_text().split()
+    assert lines == ["id,score,kept", "a,1.5,True", "b,-inf,False"]
+    rows = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert rows == [
+        {"id": "a", "score": 1.5, "kept": True},
+        {"id": "b", "score": None, "kept": False},
+    ]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert parquet.read_table(tmp_path / "x.parquet").to_pydict() == {
+        name: list(column) for name, column in COLUMNS.items()
+    }
+
+
+def test_json_is_strict():
+    assert to_json({"a": [float("nan"), {"b": (1.0, float("inf"))}]}) == (
+        '{"a": [null, {"b": [1.0, null]}]}'
+    )
+
+
+def test_text_that_a_spreadsheet_would_run_is_quoted(tmp_path):
+    ids = ["=1+1", "+x", "-2", "@sum", "-x", "a=1", "'=1"]
+    write_table(tmp_path / "x.csv", {"id": ids, "=name": range(7)})
+    cells = [line.split(",") for line in (tmp_path / "x.csv").read_text().splitlines()]
+    expected = ["'=1+1", "'+x", "-2", "'@sum", "'-x", "a=1", "'=1"]
+    assert [row[0] for row in cells[1:]] == expected
+    assert cells[0] == ["id", "'=name"]
+    write_table(tmp_path / "x.jsonl", {"id": ids})
+    assert "=1+1" in (tmp_path / "x.jsonl").read_text().splitlines()[0]
 
 
 # --- locks between processes ---

@@ -242,6 +242,31 @@ def test_texts_without_a_token_and_without_meaning(model):
         wrapped.outputs(["red", "\ud800"])
 
 
+def changed_tokenizer(**entries):
+    content = json.loads(word_tokenizer(special=False).to_str())
+    content["model"] |= entries.pop("model", {})
+    return pytest.importorskip("tokenizers").Tokenizer.from_str(json.dumps(content | entries))
+
+
+def test_a_tokenizer_that_fails_or_panics(model):
+    template = {"single": [{"SpecialToken": {"id": "no", "type_id": 0}}], "special_tokens": {}}
+    panics = {"type": "TemplateProcessing", "pair": [], **template}
+    for tokenizer in (
+        changed_tokenizer(model={"vocab": {"red": 0}}),  # no token for unknown words
+        changed_tokenizer(post_processor=panics),
+    ):
+        with pytest.raises(InputError, match="the tokenizer cannot read these texts: "):
+            ns.wrap(model, tokenizer=tokenizer).outputs(["red unheard"])
+
+
+def test_a_tokenizer_that_would_fill_the_memory(model, tmp_path):
+    content = json.loads(word_tokenizer().to_str())
+    content["model"]["vocab"]["red"] = 2**30
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(FileFormatError, match="id above 10,000,000"):
+        ns.wrap(model, tokenizer=tmp_path)
+
+
 def test_frames_and_mappings_are_not_texts(model, pipeline):
     pd = pytest.importorskip("pandas")
     wrapped = ns.wrap(model, tokenizer=word_tokenizer())

@@ -83,7 +83,8 @@ def test_csv_files(tmp_path, text, ids, names):
     ("text", "reason"),
     [
         ("", "is empty"),
-        ("cat,dog\n1.5,two\n", r"'dog' \(text\)"),
+        ("größe,b\n1,2\n", "not UTF-8 text"),
+        ("cat,dog\n1.5,two\n", r"'dog' \(string\)"),
         ("cat,dog\n1\n", "Expected 2 columns, got 1"),
         ("cat,dog\n1,2\n\n1,2,3\n", "Expected 2 columns, got 3"),
         ("1.5,2\n1.5,2\n", "must be a header, but holds the number 1.5"),
@@ -96,11 +97,11 @@ def test_csv_files(tmp_path, text, ids, names):
         ("img1,0.3,-1.5\nimg2,1.3,2.5\n", "must be a header, but holds the number 0.3"),
         ("cat,cat\n1,2\n", "two columns of the same name, 'cat'"),
         ("id\nx\n", "no columns of logits"),
-        ("cat,path\n1.5,img.jpg\n", r"'path' \(text\)"),
+        ("cat,path\n1.5,img.jpg\n", r"'path' \(string\)"),
     ],
 )
 def test_bad_csv_files_are_explained(tmp_path, text, reason):
-    (tmp_path / "x.csv").write_text(text)
+    (tmp_path / "x.csv").write_bytes(text.encode("latin-1"))
     with pytest.raises((FileFormatError, InputError), match=reason) as raised:
         Outputs.load(tmp_path / "x.csv")
     assert "x.csv" in str(raised.value)
@@ -202,28 +203,6 @@ def test_other_text_files(tmp_path):
         Outputs.load(tmp_path / "y.csv", labels=["cat", "when"])
 
 
-def test_csv_in_another_encoding_is_explained(tmp_path):
-    (tmp_path / "x.csv").write_bytes("größe,b\n1,2\n".encode("latin-1"))
-    with pytest.raises(FileFormatError, match="not UTF-8 text"):
-        Outputs.load(tmp_path / "x.csv")
-
-
-def test_bad_parquet_files_are_explained(tmp_path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-
-    def refused(table, reason):
-        pq.write_table(pa.table(table), tmp_path / "x.parquet")
-        with pytest.raises((FileFormatError, InputError), match=reason) as raised:
-            Outputs.load(tmp_path / "x.parquet")
-        assert "x.parquet" in str(raised.value)
-
-    refused({"logits": [[1.0, 2.0], [1.0]]}, "lengths from 1 to 2")
-    refused({"labels": [[1.0]]}, "no column of lists named logits")
-    (tmp_path / "y.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(FileFormatError, match="as Parquet"):
-        Outputs.load(tmp_path / "y.parquet")
-
-
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     import sys
 
@@ -277,10 +256,6 @@ def test_truncated_numpy_files_are_refused(tmp_path, suffix, rng):
 
 
 def test_other_files_are_refused(tmp_path, outputs):
-    with pytest.raises(FileError, match="no file"):
-        Outputs.load(tmp_path / "x.npy")
-    with pytest.raises(FileError, match=r"is a folder without .parquet"):
-        Outputs.load(tmp_path)
     (tmp_path / "x.pt").touch()
     with pytest.raises(FileError, match=r"must end in .safetensors, .npy"):
         Outputs.load(tmp_path / "x.pt")

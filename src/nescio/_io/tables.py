@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -45,7 +45,6 @@ from nescio.errors import (
 MATRICES = ("logits", "features", "labels")
 
 _NAMED = 10  # columns that a message names
-_WHOLE_NUMBERS = "whole numbers"
 _UNNAMED_LEVEL = re.compile(r"__index_level_\d+__")  # of an index of pandas without a name
 _KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow"}
 _BUFFERS = 1 << 26  # bytes that are read ahead, in all columns together
@@ -119,7 +118,7 @@ class Columns:
         if labels is None and self.expected and set(self.expected) <= set(names):
             labels = self.expected
         if labels is not None:
-            numbers = _matching(labels, names)
+            numbers = set(_matching(labels, names))
             return {name: name not in numbers for name in names}
         texts = _matching((*_several(self.keep), self.id_column or "id"), names)
         return {name: True for name in names if name in texts or name.lower() == "id"}
@@ -127,16 +126,18 @@ class Columns:
     def roles(self, schema: Any, folders: Collection[str] = ()) -> Roles:
         """Decide what each column is; warn of floating-point columns that the detector ignores.
 
-        The values of `folders` are in the names of folders: they are no labels unless chosen.
+        The values of `folders` are in the names of folders: they are no labels.
         """
         names, index = schema.names, stored_index(schema)
         kept = matching_names(self.keep, names, "keep")
         ignored = matching_names(self.ignore, names, "ignore")
         ids = self._id_column(names, index, {*kept, *ignored})
-        conflict = next((name for name in kept if name in ignored or name == ids), None)
-        if conflict is not None:
+        named = set(_several(self.labels or ())) & set(names)
+        name, n_roles = Counter([ids, *kept, *ignored, *named]).most_common(1)[0]
+        if n_roles > 1:
             raise InputError(
-                f"column {conflict!r} cannot be kept and also be ignored or hold the ids."
+                f"column {name!r} has {n_roles} roles: a column holds ids, holds a label, is kept, "
+                "or is ignored."
             )
         nested = next((name for name in kept if _is_list(schema.field(name).type)), None)
         if nested is not None and not self.keep_rest:
@@ -156,10 +157,6 @@ class Columns:
         if self.id_column is not None and (self.id_required or self.id_column in names):
             if self.id_column not in names:
                 raise _no_column(self.id_column, names, "id_column")
-            if self.id_column in taken:
-                raise InputError(
-                    f"column {self.id_column!r} holds the ids, so it cannot be ignored or kept."
-                )
             return self.id_column
         taken |= {*_several(self.labels or ()), *(self.expected or ())}
         candidates = [name for name in names if name.lower() == "id"]
@@ -174,7 +171,7 @@ class Columns:
         `fields` are the columns that have no other role.
         """
         if self.labels is not None:
-            return self.chosen(names, taken), True
+            return self.chosen([name for name in names if name not in taken]), True
         rest = tuple(field.name for field in fields)
         if self.expected is not None and set(self.expected) <= set(rest):
             return tuple(self.expected), True
@@ -195,22 +192,26 @@ class Columns:
                     "labels, with labels=... (--labels)."
                 )
             return lists, False
-        doubtful = {field.name: _words(field.type) for field in fields if field.name not in floats}
-        if self.of_features:
-            doubtful = {name: kind for name, kind in doubtful.items() if kind != _WHOLE_NUMBERS}
+        types = require("pyarrow.types", "files")
+        doubtful = [
+            field
+            for field in fields
+            if field.name not in floats and not (self.of_features and types.is_integer(field.type))
+        ]
         if doubtful:
             raise self._ambiguous(doubtful)
-        if _are_numbered(sorted(rest, key=_number)) and not _are_numbered(rest):
+        by_number = sorted(rest, key=lambda name: (len(name), name))
+        if _are_numbered(by_number) and not _are_numbered(rest):
             raise InputError(
                 f"the columns are numbered, but not in order: {listed(rest)}. Sort them, or choose "
                 "their order with labels=... (--labels)."
             )
         return rest, False
 
-    def _ambiguous(self, kinds: Mapping[str, str]) -> InputError:
+    def _ambiguous(self, fields: Sequence[Any]) -> InputError:
         """Return the error for columns that may not be labels, with the options to paste."""
-        names = list(kinds)
-        shown = ", ".join(f"{name!r} ({kinds[name]})" for name in names[:_NAMED])
+        names = [field.name for field in fields]
+        shown = ", ".join(f"{field.name!r} ({field.type})" for field in fields[:_NAMED])
         if len(names) > _NAMED:
             shown += f" and {len(names) - _NAMED:,} more"
         if self.of_features:
@@ -226,24 +227,19 @@ class Columns:
             " If one holds the ids, pass --id-column. To choose the columns of the labels "
             "yourself, pass --labels (labels=) with names or patterns; '*' takes all."
         )
-        if "text" in kinds.values():
+        if any("string" in str(field.type) for field in fields):
             message += " Decimal commas make text of numbers: --decimal ,"
         return InputError(message)
 
-    def chosen(self, names: Sequence[str], taken: Collection[str | None] = ()) -> tuple[str, ...]:
-        """Return the names that `labels` chooses, except those that are taken for other roles."""
+    def chosen(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the names that `labels` chooses."""
         patterns = _several(self.labels or ())
         if not patterns:
             raise InputError("labels must name at least one column.")
         name, count = Counter(patterns).most_common(1)[0]
         if count > 1:
             raise InputError(f"labels names {name!r} twice.")
-        for name in patterns:
-            if name in names and name in taken:
-                raise InputError(
-                    f"labels names {name!r}, but this column holds ids or is ignored or kept."
-                )
-        return matching_names(patterns, [name for name in names if name not in taken], "labels")
+        return matching_names(patterns, names, "labels")
 
 
 def warn_of_ignored(names: Sequence[str], what: str) -> None:
@@ -322,11 +318,6 @@ def _are_numbered(names: Sequence[str]) -> bool:
     return len(names) > 0 and list(names) in counts
 
 
-def _number(name: str) -> tuple[int, str]:
-    """Return a key that sorts names by their numbers."""
-    return int(name) if re.fullmatch(r"\d{1,18}", name) else -1, name
-
-
 def _as_option(names: Sequence[str]) -> str:
     """Return names as the value of an option on the command line."""
     line = io.StringIO()
@@ -375,7 +366,7 @@ def _numbers(name: str, column: Any) -> Array:
     if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
         column = column.cast("float64")
     elif not types.is_integer(kind) and not types.is_floating(kind):
-        raise InputError(f"column {name!r} does not hold numbers, but {_words(kind)}.")
+        raise InputError(f"column {name!r} does not hold numbers, but has the type {kind}.")
     return np.asarray(column)
 
 
@@ -415,20 +406,6 @@ def _floats(fields: Sequence[Any]) -> tuple[str, ...]:
 def _is_list(kind: Any) -> bool:
     types = require("pyarrow.types", "files")
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _words(kind: Any) -> str:
-    """Return what a column of this type holds, in words."""
-    types = require("pyarrow.types", "files")
-    words = {
-        _WHOLE_NUMBERS: types.is_integer,
-        "text": lambda t: types.is_string(t) or types.is_large_string(t) or types.is_dictionary(t),
-        "true or false": types.is_boolean,
-        "times": types.is_temporal,
-        "nothing": types.is_null,
-        "decimal numbers": types.is_decimal,
-    }
-    return next((word for word, is_kind in words.items() if is_kind(kind)), str(kind))
 
 
 # --- the rows of files ----------------------------------------------------------------------------
@@ -547,16 +524,16 @@ class TableFiles:
 
     def _check_columns(self, path: str, schema: Any) -> None:
         """Raise unless a file has the columns of the first one."""
-        ours, theirs = (dict(zip(s.names, s.types, strict=True)) for s in (self._schema, schema))
+        ours, theirs = (
+            {field.name: str(field.type) for field in s} for s in (self._schema, schema)
+        )
         for name in (*ours, *theirs):
-            here, there = (
-                f"is {kinds[name]}" if name in kinds else "is missing" for kinds in (theirs, ours)
-            )
+            here, there = theirs.get(name, "missing"), ours.get(name, "missing")
             if here != there:
                 raise InputError(
-                    f"{path} has other columns than {self._files.paths[0]}: {name!r} {here} here, "
-                    f"and {there} there. All files of one input must have the same columns and "
-                    "types."
+                    f"{path} has other columns than {self._files.paths[0]}: {name!r} is {here} "
+                    f"here, and is {there} there. All files of one input must have the same "
+                    "columns and types."
                 )
 
 

@@ -7,6 +7,7 @@ written in blocks, so a file can be larger than memory. ADR 0002 has the measure
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -25,6 +26,7 @@ from nescio._version import __version__
 from nescio.errors import FileError, FileFormatError
 
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the format
+_SHORT_HEADER_BYTES = 1_024
 _MAX_DIMENSIONS = 8
 _MAX_SIZE = 1 << 48  # maximum size of a dimension, and of a file in bytes
 _DTYPES = {
@@ -43,6 +45,8 @@ _DTYPES = {
     "BF16": np.dtype("<u2"),  # converted to float32 on reading
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items() if code != "BF16"}
+
+_Entry = tuple[str, list[int], int, int]  # dtype, shape, begin and end of an array
 
 # All metadata of nescio is a single JSON text under this key.
 _METADATA_KEY = "nescio"
@@ -145,15 +149,10 @@ def decode_tensors(
     start = 8 + int.from_bytes(data[:8], "little")
     if not 10 <= start <= 8 + _MAX_HEADER_BYTES or start > len(data):
         raise FileFormatError(f"{what} is truncated, or it is not a safetensors file.")
-    header = _json_object(bytes(data[8:start]), f"{what} is not a safetensors file: its header")
-    texts = header.pop("__metadata__", {})
-    ours = texts.get(_METADATA_KEY, "{}") if isinstance(texts, dict) else None
-    if ours == "{}" and any(f'"{_METADATA_KEY}.' in str(text) for text in texts.values()):
-        ours = None  # the key of our own metadata is damaged
-    metadata = _json_object(ours, f"{what} is damaged: its metadata")
-    entries = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
+    # The requests to a service have a few different headers, which are short.
+    read_header = _read_short_header if start <= _SHORT_HEADER_BYTES else _read_header
+    entries, places, ours = read_header(bytes(data[8:start]), what)
     # Without gaps, overlaps and further bytes, each array begins where the one before it ends.
-    places = sorted((begin, end) for _, _, begin, end in entries.values())
     if [begin for begin, _ in places] + [len(data) - start] != [0] + [end for _, end in places]:
         raise FileFormatError(
             f"{what} is truncated or damaged: its arrays do not fill it without gaps and overlaps."
@@ -164,7 +163,21 @@ def decode_tensors(
         if code == "BF16":  # its bits are the upper half of a float32
             array = (array.astype(np.uint32) << 16).view(np.float32)
         tensors[name] = array
-    return tensors, metadata
+    return tensors, _json_object(ours, f"{what} is damaged: its metadata")
+
+
+def _read_header(header: bytes, what: object) -> tuple[dict[str, _Entry], list[Any], Any]:
+    """Return the entries of the arrays, the places of their bytes, and our metadata as JSON."""
+    fields = _json_object(header, f"{what} is not a safetensors file: its header")
+    texts = fields.pop("__metadata__", {})
+    ours = texts.get(_METADATA_KEY, "{}") if isinstance(texts, dict) else None
+    if ours == "{}" and any(f'"{_METADATA_KEY}.' in str(text) for text in texts.values()):
+        ours = None  # the key of our own metadata is damaged
+    entries = {name: _checked_entry(what, name, entry) for name, entry in fields.items()}
+    return entries, sorted((begin, end) for _, _, begin, end in entries.values()), ours
+
+
+_read_short_header = functools.lru_cache(maxsize=64)(_read_header)
 
 
 def _json_object(text: Any, what: str) -> dict[str, Any]:
@@ -178,7 +191,7 @@ def _json_object(text: Any, what: str) -> dict[str, Any]:
     return value
 
 
-def _checked_entry(what: object, name: str, entry: Any) -> tuple[str, list[int], int, int]:
+def _checked_entry(what: object, name: str, entry: Any) -> _Entry:
     """Return dtype, shape, begin and end of an array; raise unless they are consistent."""
     try:
         code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]

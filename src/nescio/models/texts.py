@@ -26,6 +26,7 @@ TOKENIZER_KEY = "nescio.tokenizer"
 
 _FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
 _NO_LIMIT = 10**9  # transformers writes 1e30 if there is none
+_LARGEST_ID = 10_000_000  # of a token; vocabularies have a million at most
 
 
 class Tokens(NamedTuple):
@@ -87,13 +88,19 @@ class TextTokenizer:
         """Return the arrays of a batch of texts; errors count rows from the first one."""
         try:
             encodings = self._tokenizer.encode_batch(list(texts))
-        except TypeError as error:  # text that is no Unicode, such as half of a surrogate pair
-            bad = [
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the library is not an Exception
+            bad = [  # such as half of a surrogate pair
                 row
                 for row, text in enumerate(texts, first_row)
                 if text.encode(errors="replace").decode() != text
             ]
-            raise InputError(f"the texts of rows {listed(bad)} are not valid Unicode.") from error
+            if bad:
+                message = f"the texts of rows {listed(bad)} are not valid Unicode."
+            else:
+                message = f"the tokenizer cannot read these texts: {error}."
+            raise InputError(message) from error
         lengths = [sum(encoding.attention_mask) for encoding in encodings]
         empty = [row for row, length in enumerate(lengths, first_row) if not length]
         if empty:
@@ -171,9 +178,14 @@ def _limit(length: Any) -> int | None:
 
 def load_tokenizer(content: str) -> Any:
     """Return the tokenizer of the library tokenizers that a tokenizer.json describes."""
+    library = require("tokenizers", "text")
     try:
-        return require("tokenizers", "text").Tokenizer.from_str(content)
-    except ImportError:
-        raise
+        tokenizer = library.Tokenizer.from_str(content)
     except Exception as error:  # the library raises no class of its own
         raise FileFormatError(f"not a tokenizer.json: {error}") from error
+    if max(tokenizer.get_vocab().values(), default=0) > _LARGEST_ID:
+        raise FileFormatError(
+            f"not a tokenizer.json: a token has an id above {_LARGEST_ID:,}, for which the library "
+            "would fill the memory."
+        )
+    return tokenizer

@@ -7,7 +7,8 @@ whole file is one block; only `nescio score` and `nescio monitor` read several.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -114,7 +115,22 @@ class Block:
 
 
 class OutputsStream:
-    """A model's outputs in files, which may be larger than memory. Make one with `open_stream`.
+    """A model's outputs in files, which may be larger than memory, to read as a whole or in blocks.
+
+    Parquet and Arrow files are read block by block, and safetensors and .npy files are mapped into
+    memory. Others are read as a whole.
+
+    Parameters
+    ----------
+    address : str, Path or Files
+        A file, a pattern, a folder of Parquet files, or a remote address.
+    columns : Columns
+        The options for the columns of a table.
+    from_probs : bool, optional
+        Whether the values are probabilities. If None, values that look like probabilities or
+        percentages are rejected.
+    verify : bool
+        Whether the checksum of a .safetensors file is verified, which reads it once more.
 
     Attributes
     ----------
@@ -132,34 +148,48 @@ class OutputsStream:
     """
 
     def __init__(
-        self, files: Files, columns: Columns, *, from_probs: bool | None, verify: bool
+        self,
+        address: str | Path | Files,
+        columns: Columns = ANY_COLUMNS,
+        *,
+        from_probs: bool | None = False,
+        verify: bool = True,
     ) -> None:
+        files = address if isinstance(address, Files) else find_files(address)
         self.address = files.address
         self.from_probs = from_probs
         self.n_labels: int | None = None
         self.label_names: tuple[str, ...] | None = None
         self.ignored: list[str] = []
         self._table: TableFiles | None = None
-        if files.suffix in TABLES:
-            self._table = TableFiles(files, columns)
-            self.roles = columns.roles(self._table.schema, self._table.folders)
-            self.ignored = list(self.roles.ignored)
-            self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
-            self._row_bytes = self._table.row_bytes
-        else:
-            if columns.id_column or len(columns.ignore) or len(columns.keep) or columns.sep:
-                raise InputError(
-                    "id_column, ignore, keep and sep (--id-column, --ignore, --keep, --sep) are "
-                    f"for tables: {', '.join(TABLES)} files."
-                )
-            whole = self.outputs(read_arrays(files, verify=verify))
-            if columns.labels is not None:
-                whole = whole.select_labels(columns.chosen(whole.label_names or ()))
-            self._whole = whole
-            self.n_rows, self.kept_names = len(whole), tuple(whole.kept)
-            self._row_bytes = _row_bytes(whole)
+        if files.suffix not in READABLE:
+            raise FileError(
+                f"cannot read {files.address}: the name must end in {', '.join(READABLE)}."
+            )
+        with error_context(files.address):
+            if files.suffix in TABLES:
+                self._table = TableFiles(files, columns)
+                self.roles = columns.roles(self._table.schema, self._table.folders)
+                self.ignored = list(self.roles.ignored)
+                self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
+                self._row_bytes = self._table.row_bytes
+            else:
+                self._whole = self._read_arrays(files, columns, verify)
+                self.n_rows, self.kept_names = len(self._whole), tuple(self._whole.kept)
+                self._row_bytes = _row_bytes(self._whole)
         self.block_rows = _rows_per_block(self._row_bytes)
         self.n_blocks = math.ceil(self.n_rows / self.block_rows)
+
+    def _read_arrays(self, files: Files, columns: Columns, verify: bool) -> Outputs:
+        if columns.id_column or len(columns.ignore) or len(columns.keep) or columns.sep:
+            raise InputError(
+                "id_column, ignore, keep and sep (--id-column, --ignore, --keep, --sep) are for "
+                f"tables: {', '.join(TABLES)} files."
+            )
+        whole = self.outputs(read_arrays(files, verify=verify))
+        if columns.labels is None:
+            return whole
+        return whole.select_labels(columns.chosen(whole.label_names or ()))
 
     def outputs(self, arguments: dict[str, Any]) -> Outputs:
         """Make outputs from their arguments, with logits that may be probabilities."""
@@ -220,87 +250,55 @@ class OutputsStream:
                 check_logits(outputs.logits)
 
 
-def open_stream(
-    address: str | Path | Files,
-    columns: Columns = ANY_COLUMNS,
-    *,
-    from_probs: bool | None = False,
-    verify: bool = True,
-) -> OutputsStream:
-    """Open outputs to read them as a whole or in blocks.
-
-    Parquet and Arrow files are read block by block, and safetensors and .npy files are mapped into
-    memory. Others are read as a whole.
-
-    Parameters
-    ----------
-    address : str, Path or Files
-        A file, a pattern, a folder of Parquet files, or a remote address.
-    columns : Columns
-        The options for the columns of a table.
-    from_probs : bool, optional
-        Whether the values are probabilities. If None, values that look like probabilities or
-        percentages are rejected.
-    verify : bool
-        Whether the checksum of a .safetensors file is verified, which reads it once more.
-    """
-    files = address if isinstance(address, Files) else find_files(address)
-    if files.suffix not in READABLE:
-        raise FileError(f"cannot read {files.address}: the name must end in {', '.join(READABLE)}.")
-    if files.remote is not None and files.suffix in (".npy", ".npz"):
-        raise FileError(
-            f"cannot read {files.address}: NumPy files cannot be remote. Copy it to a local file "
-            "first."
-        )
-    with error_context(files.address):
-        return OutputsStream(files, columns, from_probs=from_probs, verify=verify)
-
-
 def read_outputs(
-    path: str | Path,
+    data: Any,
     *,
     from_probs: bool | None,
     columns: Columns = ANY_COLUMNS,
     max_rows: int | None = None,
     first: Outputs | None = None,
 ) -> Outputs:
-    """Read outputs; reject what looks like probabilities unless the user said which it is.
+    """Return outputs from an address, a data frame, an array of logits, or as they are.
+
+    What looks like probabilities is rejected unless the user said what it is.
 
     With `max_rows`, a larger input (or one of more than 2 GiB) is a random sample of its rows, in
     their order. The guarantees of a threshold hold for rows that were chosen without looking at
     them. `manifest["sampled_from"]` is then the number of all rows. With `first`, other outputs of
     the same model, the result has the labels of these.
     """
-    files = find_files(path)
-    is_table = files.suffix in TABLES
-    table_columns = columns
+    wanted = columns
     if first is not None:
-        table_columns = columns_like(columns, first.label_names) if is_table else ANY_COLUMNS
-    stream = open_stream(files, table_columns, from_probs=from_probs)
-    if not stream.n_rows:
-        raise InputError(f"{stream.address} has no rows.")
-    with error_context(stream.address):
-        outputs = stream.whole(max_rows)
-        return outputs if is_table or first is None else labels_like(outputs, first, columns)
+        wanted = replace(columns, id_required=False, expected_by="the first data")
+        if first.label_names is not None:
+            wanted = replace(wanted, labels=None, ignore=(), expected=first.label_names)
+    if _is_path(data):
+        files = find_files(data)
+        if first is not None and files.suffix not in TABLES:  # the options are for the others
+            wanted = ANY_COLUMNS
+        stream = OutputsStream(files, wanted, from_probs=from_probs)
+        if not stream.n_rows:
+            raise InputError(f"{stream.address} has no rows.")
+        with error_context(stream.address):
+            return _labels_like(stream.whole(max_rows), first, columns)
+    if isinstance(data, Outputs):
+        outputs, unsure = data, from_probs is not False  # they hold logits
+    else:
+        arguments = read_frame(data, wanted) if is_frame(data) else {"logits": data}
+        outputs, unsure = from_content(arguments, from_probs=bool(from_probs)), from_probs is None
+    if unsure:
+        check_logits(outputs.logits)
+    return _labels_like(outputs, first, columns)
 
 
-def columns_like(
-    columns: Columns, names: Sequence[str] | None, owner: str = "the first file"
-) -> Columns:
-    """Return the options for the columns of a further table, if `owner` has these labels."""
-    if names is not None:
-        columns = replace(columns, labels=None, ignore=(), expected=names, expected_by=owner)
-    return replace(columns, id_required=False)
-
-
-def labels_like(outputs: Outputs, first: Outputs, columns: Columns) -> Outputs:
-    """Return outputs that are no table with the labels that the first file has."""
-    names = first.label_names
-    if names is None or outputs.label_names is None:
+def _labels_like(outputs: Outputs, first: Outputs | None, columns: Columns) -> Outputs:
+    """Return outputs with the labels of the first data, if both know the names of theirs."""
+    names = None if first is None else first.label_names
+    if first is None or names is None or outputs.label_names in (None, names):
         return outputs
     if columns.labels is not None:
         return outputs.select_labels(names)
-    if set(outputs.label_names) != set(names):  # of another model, which the caller reports
+    if set(outputs.label_names or ()) != set(names):  # of another model, which the caller reports
         return outputs
     return match_labels(outputs, names, tuple(first.arrays))
 
@@ -324,14 +322,14 @@ def _rows_per_block(row_bytes: float) -> int:
     return min(_MOST_ROWS, 1 << math.floor(math.log2(fit)))
 
 
-# --- the data of a comparison ---
+# --- the data of a comparison ---------------------------------------------------------------------
 
 
 class Sets(NamedTuple):
     """The outputs to compare detectors on: ID, OOD by a short name, and what they learn from."""
 
     id: Outputs
-    ood: dict[str, Outputs]
+    ood: Mapping[str, Outputs]
     train: Outputs | None
     held_out: Outputs | None
 
@@ -374,12 +372,10 @@ def read_sets(
             )
 
     def read(data: Any, name: str, columns: Columns, first: Outputs | None = None) -> Outputs:
-        if _is_path(data):
+        with nullcontext() if _is_path(data) else error_context(name):
             return read_outputs(
                 data, from_probs=from_probs, columns=columns, max_rows=max_rows, first=first
             )
-        with error_context(name):
-            return _read_value(data, from_probs, columns, first)
 
     id_outputs = read(id_data, "the ID data", columns)
     ood = {name: read(data, name, columns, id_outputs) for name, data in named.items()}
@@ -419,22 +415,3 @@ def _named_sets(ood_data: Any) -> dict[str, Any]:
     if not named:
         raise ParameterError("there is no OOD data to compare with: pass at least one set.")
     return named
-
-
-def _read_value(
-    data: Any, from_probs: bool | None, columns: Columns, first: Outputs | None
-) -> Outputs:
-    """Return outputs: as they are, from a data frame, or from an array of logits."""
-    if isinstance(data, Outputs):
-        outputs, unsure = data, from_probs is not False  # they hold logits
-    else:
-        arguments = {"logits": data}
-        if is_frame(data):
-            said = columns
-            if first is not None:
-                said = columns_like(columns, first.label_names, "the ID data")
-            arguments = read_frame(data, said)
-        outputs, unsure = from_content(arguments, from_probs=bool(from_probs)), from_probs is None
-    if unsure:
-        check_logits(outputs.logits)
-    return outputs if first is None else labels_like(outputs, first, columns)

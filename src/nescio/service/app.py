@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hmac
 import ipaddress
-import itertools
 import logging
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any
 
 import msgspec
-import numpy as np
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
@@ -39,14 +37,13 @@ from nescio.service.requests import (
     form_files,
     verdict_columns,
 )
-from nescio.service.service import BatchResult, Service
+from nescio.service.service import Service
 from nescio.service.settings import Settings
 
 _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
 _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # polled regularly
-_MAX_ID_LENGTH = 64
-_PROCESS = uuid.uuid4().hex[:12]
-_NUMBERS = itertools.count(1)
+# What ends a task, a coroutine or the process, and is not the failure of a request.
+_ENDING = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 _CLIENT_CLOSED = 499  # the client closed the connection before the answer was complete
 _PIECE_BYTES = 262_144  # a large answer waits in memory in pieces, not as a whole
 # Of an answer, in JSON: a row of verdicts, and a logit with its probability. The latter takes
@@ -86,7 +83,7 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     n_bytes = len(body) if kind == api.JSON else len(body) // 16
     outputs = await service.coding(n_bytes, decode_outputs, kind, body, query.from_probs)
     result = await service.score(engine, outputs)
-    _note(request, result)
+    request.result = result
     if query.explain:
         columns: dict[str, Any] = verdict_columns(result.assessment)
         columns["explanation"] = await service.in_thread(engine.explain, result.outputs)
@@ -132,7 +129,7 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     n_bytes = sum(array.nbytes for array in inputs.values())
     service.limits.hold(request, n_bytes + _BYTES_PER_VALUE * n_values)
     result = await service.predict(engine, model, inputs)
-    _note(request, result)
+    request.result = result
     columns |= verdict_columns(result.assessment)
     if query.explain:
         columns["explanation"] = await service.in_thread(engine.explain, result.outputs)
@@ -186,7 +183,7 @@ async def reload(service: Service, request: Request, query: api.NoQuery) -> Answ
 
     Reads the files of the detector and the model again. Requests are served meanwhile.
     """
-    forwarded = {"forwarded", "x-forwarded-for"} & request.headers.keys()
+    forwarded = {b"forwarded", b"x-forwarded-for"} & request.headers.keys()
     client = request.scope.get("client")
     local = client is not None and client[0] in ("127.0.0.1", "::1")
     if service.settings.token is None and (forwarded or not local):
@@ -241,12 +238,6 @@ async def openapi(service: Service, request: Request, query: api.NoQuery) -> Ans
 _document = functools.cache(api.make_document)
 
 
-def _note(request: Request, result: BatchResult) -> None:
-    """Add to the log what was scored."""
-    n_rows, inside = len(result.outputs), np.count_nonzero(result.assessment.in_distribution)
-    request.facts = {"rows": n_rows, "flagged": n_rows - int(inside), "bytes": request.n_body}
-
-
 def _inputs(
     model: Model, request: Request, body: bytes, decoders: Decoders
 ) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -258,7 +249,7 @@ def _inputs(
     if kind in api.IMAGES:
         return model.image_inputs([("", body)], decoders), {}
     if kind == api.FORM:
-        files = form_files(request.headers["content-type"], body)
+        files = form_files(request.header(b"content-type"), body)
         return model.image_inputs(files, decoders), {"id": [name for name, _ in files]}
     sent = decode_inputs(kind, body)
     if isinstance(sent, dict):
@@ -282,8 +273,7 @@ def make_app(settings: Settings) -> App:
     Examples
     --------
     >>> import tempfile
-    >>> import numpy as np
-    >>> import nescio as ns
+    >>>     >>> import nescio as ns
     >>> logits = np.random.default_rng(0).normal(-2, 3, (100, 5))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     ns.JointEnergy().calibrate(logits).save(f"{folder}/tagger.nescio")
@@ -308,10 +298,10 @@ class App:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.routes: dict[str, api.Operation | Answer] = {**api.OPERATIONS, **page_files()}
-        self._respond: Callable[[Scope, Receive, Send], Awaitable[None]] = self._answer
+        self._respond: Callable[[Scope, Receive, Send], Awaitable[None]] = self._serve
         if service.settings.cors_origins:
             self._respond = CORSMiddleware(
-                self._answer,
+                self._serve,
                 allow_origins=list(service.settings.cors_origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["authorization", "content-type", "x-request-id"],
@@ -321,7 +311,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the life of the application."""
         if scope["type"] == "http":
-            await self._serve(scope, receive, send)
+            await self._respond(scope, receive, send)
         elif scope["type"] == "lifespan":
             await receive()
             await self.service.start()
@@ -335,67 +325,53 @@ class App:
         started = time.perf_counter()
         service = self.service
         service.n_accepted += 1
-        request = scope["request"] = Request(scope, receive)
-        request_id = _request_id(request.headers.get("x-request-id", ""))
-        status, complete = 0, False
-
-        async def send_marked(message: Any) -> None:
-            nonlocal status, complete
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [
-                    *message["headers"],
-                    (b"x-request-id", request_id.encode()),
-                    (b"x-content-type-options", b"nosniff"),
-                ]
-                if service.stopping:
-                    message["headers"].append((b"connection", b"close"))
-            await send(message)
-            complete = message["type"] == "http.response.body" and not message.get("more_body")
-
+        request = Request(scope, receive)
+        status = _CLIENT_CLOSED
         try:
-            await self._respond(scope, receive, send_marked)
-        except Exception:
-            logger.exception("failed", extra={"id": request_id, "path": scope["path"]})
-            if not status:
-                failed = HTTPException(500, "the service failed. Its log has the details.")
-                await _send(_problem(failed), scope, send_marked)
+            answer = await self._answer(request)
+            await _send(answer, request, send, close=service.stopping)
+            status = answer.status
+            service.n_answered += 1
         finally:
             service.limits.release(request)
             path = scope["path"] if scope["path"] in self.routes else "other"
-            status = status if complete else _CLIENT_CLOSED
             seconds = time.perf_counter() - started
-            service.n_answered += complete
             service.metrics.count(path, status, seconds)
             level = logging.DEBUG if path in _ROUTINE and status == 200 else logging.INFO
             if logger.isEnabledFor(level):
                 facts = {
-                    "id": request_id,
+                    "id": request.id,
                     "method": scope["method"],
                     "path": path,
                     "status": status,
                     "ms": round(seconds * 1e3, 2),
                 }
-                logger.log(level, "request", extra=facts | request.facts)
+                logger.log(level, "request", extra=facts | request.scored())
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check who calls, and send the answer of the endpoint or an error."""
+    async def _answer(self, request: Request) -> Answer:
+        """Return the answer of the endpoint, or an error."""
         try:
-            answer = await self._endpoint(scope["request"])
+            return await self._endpoint(request)
         except _ANSWERED as error:
-            answer = _problem(error)
-        await _send(answer, scope, send)
+            return _problem(error)
+        except _ENDING:
+            raise
+        except BaseException:  # also a panic in Rust, such as that of a tokenizer
+            logger.exception("failed", extra={"id": request.id, "path": request.scope["path"]})
+            return _problem(HTTPException(500, "the service failed. Its log has the details."))
 
     async def _endpoint(self, request: Request) -> Answer:
+        """Check who calls, and return the answer of the endpoint."""
         settings = self.service.settings
         method, path = request.scope["method"], request.scope["path"]
         route = self.routes.get(path)
-        _check_origin(request.headers, settings.cors_origins)
+        if b"origin" in request.headers:
+            _check_origin(request, settings.cors_origins)
         if settings.token is None:
             if self.service.only_local:
-                _check_host(request.headers)
+                _check_host(request.header(b"host"))
         elif route is None or (isinstance(route, api.Operation) and not route.public):
-            _check_token(request.headers, settings.token)
+            _check_token(request.header(b"authorization"), settings.token)
         if route is None:
             raise HTTPException(404, "Not Found. See /openapi.json for the paths and methods.")
         posts = isinstance(route, api.Operation) and route.method == "POST"
@@ -408,7 +384,7 @@ class App:
         if isinstance(route, Answer):
             return route
         try:
-            query = msgspec.convert(request.query, route.query, strict=False)
+            query = msgspec.convert(request.query(), route.query, strict=False)
         except msgspec.ValidationError as error:
             raise HTTPException(422, f"the query of the address is wrong: {error}.") from error
         answer: Answer = await route.respond(self.service, request, query)
@@ -418,8 +394,8 @@ class App:
 # --- who may call -------------------------------------------------------------------------------
 
 
-def _check_token(headers: dict[str, str], token: str) -> None:
-    scheme, _, sent = headers.get("authorization", "").partition(" ")
+def _check_token(header: str, token: str) -> None:
+    scheme, _, sent = header.partition(" ")
     same = hmac.compare_digest(sent.strip().encode("latin-1"), token.encode())
     if not same or scheme.lower() != "bearer":
         what = "invalid token" if sent else "this path needs a token"
@@ -430,12 +406,12 @@ def _check_token(headers: dict[str, str], token: str) -> None:
         )
 
 
-def _check_origin(headers: dict[str, str], allowed: tuple[str, ...]) -> None:
+def _check_origin(request: Request, allowed: tuple[str, ...]) -> None:
     """Reject web pages of other origins, which a browser would allow to send requests."""
-    origin = headers.get("origin", "")
+    origin = request.header(b"origin")
     if not origin or origin in allowed:
         return
-    if origin.lower().partition("://")[2] != headers.get("host", "").lower():
+    if origin.lower().partition("://")[2] != request.header(b"host").lower():
         raise HTTPException(
             403,
             f"web pages of {origin[:100]} may not call this service. To allow them, start the "
@@ -443,9 +419,10 @@ def _check_origin(headers: dict[str, str], allowed: tuple[str, ...]) -> None:
         )
 
 
-def _check_host(headers: dict[str, str]) -> None:
+@functools.lru_cache(maxsize=64)
+def _check_host(header: str) -> None:
     """Reject other host names: with DNS rebinding, a foreign page would have our origin."""
-    host = headers.get("host", "").lower()
+    host = header.lower()
     name, separator, port = host.rpartition(":")
     name = name if separator and port.isdecimal() else host
     if name not in ("", "localhost") and not is_loopback(name.strip("[]")):
@@ -456,7 +433,6 @@ def _check_host(headers: dict[str, str]) -> None:
         )
 
 
-@functools.lru_cache(maxsize=64)
 def is_loopback(address: str) -> bool:
     """Whether only this machine itself can reach the address."""
     try:
@@ -465,29 +441,29 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def _request_id(sent: str) -> str:
-    """Return the id that the caller sent, if it is a plain one, or else a new id."""
-    plain = sent.replace("-", "").replace("_", "").isalnum() and sent.isascii()
-    if plain and len(sent) <= _MAX_ID_LENGTH:
-        return sent
-    return f"{_PROCESS}-{next(_NUMBERS):x}"
-
-
 # --- answers ------------------------------------------------------------------------------------
 
 
-async def _send(answer: Answer, scope: Scope, send: Send) -> None:
+async def _send(answer: Answer, request: Request, send: Send, *, close: bool) -> None:
+    body = answer.body
     headers = [
         (b"content-type", answer.media_type.encode("latin-1")),
-        (b"content-length", b"%d" % len(answer.body)),
-        *((name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", request.id.encode()),
+        (b"x-content-type-options", b"nosniff"),
     ]
+    if answer.headers:
+        headers += [(k.lower().encode(), v.encode("latin-1")) for k, v in answer.headers]
+    if close:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    body = b"" if scope["method"] == "HEAD" else answer.body
-    for start in range(0, max(1, len(body)), _PIECE_BYTES):
-        end = start + _PIECE_BYTES
-        piece = body if len(body) <= _PIECE_BYTES else body[start:end]
-        await send({"type": "http.response.body", "body": piece, "more_body": end < len(body)})
+    if request.scope["method"] == "HEAD":
+        body = b""
+    last = max(0, len(body) - 1) // _PIECE_BYTES * _PIECE_BYTES
+    for start in range(0, last, _PIECE_BYTES):
+        piece = body[start : start + _PIECE_BYTES]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": body[last:]})
 
 
 def _problem(error: Exception) -> Answer:

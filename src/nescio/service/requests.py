@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import re
+import uuid
 from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -32,7 +34,13 @@ from nescio.scores import label_prob, logits_from_probs
 from nescio.service.openapi import FORMATS, JSON, SAFETENSORS, PredictBody, ScoreBody
 from nescio.service.settings import MAX_CHARACTERS, MAX_FILES, MAX_ROWS, MAX_TEXTS, Settings
 
+if TYPE_CHECKING:
+    from nescio.service.service import BatchResult
+
 BODY_SECONDS = 30.0  # for a body to arrive
+_MAX_ID_LENGTH = 64
+_PROCESS = uuid.uuid4().hex[:12]
+_NUMBERS = itertools.count(1)
 _MAX_VALUES = 1_000_000  # rows times labels of an answer to /v1/predict
 _MAX_HEADER_BYTES = 1_000_000  # of a safetensors body; longer ones take seconds to read
 _MAX_ARRAYS = 100
@@ -50,28 +58,33 @@ class TooLargeError(InputError):
 
 
 class Request:
-    """One HTTP request: its headers and its query by name, and what it uses of the limits."""
+    """One HTTP request: its headers by name, and what it uses of the limits."""
 
-    __slots__ = ("facts", "headers", "n_body", "n_held", "query", "receive", "scope")
+    __slots__ = ("headers", "id", "n_body", "n_held", "receive", "result", "scope")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
         self.receive = receive
         # If a header is repeated, the first one counts.
-        self.headers: dict[str, str] = {
-            name.decode("latin-1"): value.decode("latin-1")
-            for name, value in reversed(scope["headers"])
-        }
-        query = scope["query_string"].decode("latin-1")
-        self.query = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
-        self.facts: dict[str, Any] = {}  # what the log says about it
+        self.headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
+        self.id = _request_id(self.headers.get(b"x-request-id", b""))
+        self.result: BatchResult | None = None  # the verdicts
         self.n_body: int | None = None  # bytes of its body, once they are being read
         self.n_held = 0  # bytes of inputs and answers
+
+    def header(self, name: bytes) -> str:
+        """Return a header, or "" if there is none."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    def query(self) -> dict[str, str]:
+        """Return the query of the address by name."""
+        query = self.scope["query_string"].decode("latin-1")
+        return dict(parse_qsl(query, keep_blank_values=True)) if query else {}
 
     @property
     def media_type(self) -> str:
         """The type of the body without parameters, such as "application/json"."""
-        return _media_type(self.headers.get("content-type", ""))
+        return _media_type(self.headers.get(b"content-type", b""))
 
     def require_type(self, allowed: Collection[str]) -> str:
         """Return the type of the body, or raise an error if it is not an allowed one."""
@@ -83,12 +96,29 @@ class Request:
 
     def accepted_format(self) -> str:
         """Return the format of the answer: the first that Accept names, or that of the body."""
-        named = map(_media_type, self.headers.get("accept", "").split(","))
+        accept = self.headers.get(b"accept", b"*/*")
+        named = map(_media_type, () if accept == b"*/*" else accept.split(b","))
         return next((kind for kind in named if kind in FORMATS), self.media_type)
 
+    def scored(self) -> dict[str, Any]:
+        """Return what the log says about the verdicts."""
+        if self.result is None:
+            return {}
+        inside = self.result.assessment.in_distribution
+        n_flagged = len(inside) - int(np.count_nonzero(inside))
+        return {"rows": len(inside), "flagged": n_flagged, "bytes": self.n_body}
 
-def _media_type(header: str) -> str:
-    return header.partition(";")[0].strip().lower()
+
+@functools.lru_cache(maxsize=64)
+def _media_type(header: bytes) -> str:
+    return header.partition(b";")[0].strip().lower().decode("latin-1")
+
+
+def _request_id(sent: bytes) -> str:
+    """Return the id that the caller sent, if it is a plain one, or else a new id."""
+    if 0 < len(sent) <= _MAX_ID_LENGTH and sent.translate(None, b"-_").isalnum():
+        return sent.decode()
+    return f"{_PROCESS}-{next(_NUMBERS):x}"
 
 
 class Answer(NamedTuple):
@@ -118,10 +148,10 @@ class RequestLimits:
         if self.n_requests >= self.max_requests:
             raise busy(f"{self.n_requests:,} requests are already in progress.")
         max_bytes = self._max_json_bytes if request.media_type == JSON else self._max_bytes
-        announced = request.headers.get("content-length", "")
-        if announced.isdecimal():
+        announced = request.headers.get(b"content-length", b"")
+        if announced.isdigit():
             _check_size(int(announced), max_bytes)
-        if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
+        if request.headers.get(b"content-encoding", b"").lower() not in (b"", b"identity"):
             raise HTTPException(415, "compressed bodies are not accepted: send the body as it is.")
         self.n_requests += 1
         request.n_body = 0
@@ -239,10 +269,10 @@ def without_advice(error: ProbabilitiesError) -> str:
 def _tensor_outputs(data: bytes) -> Outputs:
     tensors, metadata = _decode_tensors(data)
     _check_arrays(tensors)
-    shapes = [tensors[name].shape for name in ("logits", "ids.ends") if name in tensors]
-    for shape in filter(None, shapes):
-        _check_rows(shape[0])
-    if len({shape[:1] for shape in shapes}) > 1:
+    shapes = {name: tensors[name].shape[:1] for name in ("logits", "ids.ends") if name in tensors}
+    for n_rows in itertools.chain(*shapes.values()):
+        _check_rows(n_rows)
+    if len(set(shapes.values())) > 1:
         raise InputError("there must be one id per row of the logits.")
     for name, array in tensors.items():
         # When scored, an array of single bytes would take eight times its size.

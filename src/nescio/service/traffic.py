@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -150,15 +150,16 @@ class Traffic:
         if not np.isfinite(total):
             total = float(scores[np.isfinite(scores)].sum())
         n_inside = np.count_nonzero(assessment.in_distribution)
-        fired: Any = 0
-        if self._names:  # a sum of bytes takes less time than one of bools
-            fired = (logits > 0).view(np.uint8).sum(0, dtype=np.uint32)
+        # A product takes a third of the time of a sum. It is exact: a request has fewer rows than
+        # the 2**24 whole numbers that float32 can hold.
+        fired = np.ones(n_rows, np.float32) @ (logits > 0).astype(np.float32)
         with self._counting:
             self._counts[:-1] += up_to
             self._counts[-1] += n_rows
             self._sum += total
             self._flagged += n_rows - int(n_inside)
-            self._fired += fired
+            if self._names:
+                self._fired += fired.astype(np.int64)
             n_kept = min(n_rows, self._n_free // 2)
             if n_kept > 0:
                 rows = np.arange(n_kept) * n_rows // n_kept

@@ -8,9 +8,8 @@ from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from nescio import scores
-from nescio._threads import map_rows
 from nescio.errors import ImplausibleValuesWarning, InputError, ParameterError, ShapeError
-from nescio.scores import SCORES, joint_energy_by_products, joint_energy_direct
+from nescio.scores import SCORES, joint_energy_by_products, joint_energy_direct, map_rows
 
 K = 3
 
@@ -258,11 +257,43 @@ def test_the_portable_kernel_is_chosen_without_wide_registers():
 
     wide = [target for target in targets if "AVX512" in target or target == "X86_V4"]
     code = "from nescio import scores; print(scores._has_vectorised_log1p())"
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env={**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(wide)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert found.stdout.strip() == "False"
+    assert result.stdout.strip() == "False"
+
+
+# --- blocks of rows ---
+
+
+def row_sums(rows, work, result):
+    np.copyto(work, rows)
+    work.sum(1, out=result)
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 5])
+@pytest.mark.parametrize("n_rows", [0, 1, 7, 1000])
+def test_the_result_does_not_depend_on_blocks_or_processors(cpus, n_rows, rng, monkeypatch):
+    matrix = rng.normal(size=(n_rows, 3))
+    expected = map_rows(row_sums, matrix)
+    monkeypatch.setattr(scores, "available_cpus", lambda: cpus)
+    monkeypatch.setattr(scores, "_BLOCK_ELEMENTS", 12)  # four rows
+    np.testing.assert_array_equal(map_rows(row_sums, matrix), expected)
+
+
+def test_an_error_in_a_thread_is_raised(rng, monkeypatch):
+    def fails(rows, work, result):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(scores, "_BLOCK_ELEMENTS", 12)
+    with pytest.raises(ZeroDivisionError):
+        map_rows(fails, rng.normal(size=(100, 3)))
+
+
+def test_half_precision_is_computed_in_single():
+    precisions = {"f2": "f4", "f4": "f4", "f8": "f8"}
+    assert {kind: scores.accumulator(np.dtype(kind)) for kind in precisions} == precisions
