@@ -12,8 +12,17 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._charts.histogram import WHOLE, roc, roc_axes, share_kept
-from nescio._charts.style import JOINT, curve_style, set_style
-from nescio._charts.svg import Chart, Markup, Scale, Values, percent, short
+from nescio._charts.svg import (
+    JOINT,
+    Chart,
+    Markup,
+    Scale,
+    Values,
+    curve_style,
+    percent,
+    set_style,
+    short,
+)
 from nescio.calibration import empirical_threshold
 from nescio.errors import NescioError
 from nescio.lab.benchmark.results import Evidence
