@@ -18,7 +18,7 @@ from nescio.detectors import DETECTORS
 from nescio.detectors.verdicts import score_stream
 from nescio.errors import InputError, NonFiniteError, ParameterError
 from nescio.outputs import reading
-from nescio.outputs.reading import open_stream
+from nescio.outputs.reading import OutputsStream
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -55,7 +55,7 @@ def frame(rng):
 
 
 def opened(path, **said):
-    return open_stream(path, Columns(**{"expected": LABELS, "keep_rest": True, **said}))
+    return OutputsStream(path, Columns(**{"expected": LABELS, "keep_rest": True, **said}))
 
 
 @pytest.mark.parametrize("fdr", [None, 0.3])
@@ -108,7 +108,7 @@ def test_every_detector_scores_blocks_like_the_whole(name):
     detector.calibrate(make_outputs(300, seed=1))
     ns.Outputs.save(data, "x.safetensors")
     whole = detector.assess(data, fdr=0.4)
-    score_stream(detector, open_stream("x.safetensors"), "y.parquet", fdr=0.4)
+    score_stream(detector, OutputsStream("x.safetensors"), "y.parquet", fdr=0.4)
     written = parquet.read_table("y.parquet")
     assert written.column_names == list(whole.columns())
     for column, values in whole.columns().items():
@@ -146,7 +146,7 @@ def test_labels_in_another_order_are_matched_in_every_block(detector, frame):
     more = np.column_stack([logits[:, ::-1], logits[:, :1]])
     ns.Outputs(more, label_names=[*LABELS[::-1], "lion"]).save("x.safetensors")
     with pytest.warns(ns.errors.IgnoredLabelsWarning, match="'lion'") as warned:
-        score_stream(detector, open_stream("x.safetensors"), "y.parquet")
+        score_stream(detector, OutputsStream("x.safetensors"), "y.parquet")
     assert len(warned) == 1
     written = parquet.read_table("y.parquet")
     np.testing.assert_allclose(written["score"], detector.score_samples(logits), rtol=1e-6)

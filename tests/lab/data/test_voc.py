@@ -29,7 +29,7 @@ def voc(tmp_path):
 
 
 def positive(split):
-    return [{VOC_LABELS[at] for at in np.flatnonzero(row)} for row in split.labels]
+    return [{VOC_LABELS[column] for column in np.flatnonzero(row)} for row in split.labels]
 
 
 @pytest.mark.parametrize("split", ["train", "val", "trainval"])
