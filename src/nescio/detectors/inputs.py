@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array
 
-from nescio._charts.style import cut
+from nescio._charts.svg import cut
 from nescio._io.frames import read_features, read_logits, read_truth
 from nescio._validation import (
     Array,
