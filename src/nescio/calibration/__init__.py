@@ -14,7 +14,6 @@ from nescio.calibration.calibration import (
     checked_groups,
     checked_scores,
     conformal_rank,
-    empirical_threshold,
     required_samples,
     tie_limits,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "checked_groups",
     "checked_scores",
     "conformal_rank",
-    "empirical_threshold",
     "required_samples",
     "tie_limits",
 ]
