@@ -481,7 +481,8 @@ class Calibration(Result):
             threshold = Threshold.from_scores(scores, tpr=tpr, confidence=confidence)
             return cls({_ALL: threshold})
         names = checked_groups(groups, len(scores))
-        return cls(_threshold_by_group(scores, names, tpr, confidence), by=CUSTOM)
+        by_group = _threshold_by_group(np.unique(names).tolist(), scores, names, tpr, confidence)
+        return cls(by_group, by=CUSTOM)
 
     @classmethod
     def by_label_count(
@@ -520,9 +521,8 @@ class Calibration(Result):
                 SingleGroupWarning,
             )
         names = _names_of_counts(edges, counts[~pilot])
-        thresholds = _threshold_by_group(scores[~pilot], names, tpr, confidence)
-        ordered = {name: thresholds[name] for name in _count_names(edges)}
-        return cls(ordered, by=LABEL_COUNT, edges=edges)
+        by_group = _threshold_by_group(_count_names(edges), scores[~pilot], names, tpr, confidence)
+        return cls(by_group, by=LABEL_COUNT, edges=edges)
 
     @property
     def first(self) -> Threshold:
@@ -702,13 +702,17 @@ def fdr_limit(values: Array, counts: Array, fdr: float) -> float:
 
 
 def _threshold_by_group(
-    scores: Scores, names: NDArray[np.str_], tpr: float, confidence: float | None
+    groups: list[str],
+    scores: Scores,
+    names: NDArray[np.str_],
+    tpr: float,
+    confidence: float | None,
 ) -> dict[str, Threshold]:
     return {
-        name: Threshold.from_scores(
-            scores[names == name], tpr=tpr, confidence=confidence, group=name
+        group: Threshold.from_scores(
+            scores[names == group], tpr=tpr, confidence=confidence, group=group
         )
-        for name in np.unique(names).tolist()
+        for group in groups
     }
 
 

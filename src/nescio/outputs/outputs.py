@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View, joined, label_columns
-from nescio._charts.style import listed
+from nescio._charts.svg import listed
 from nescio._io.frames import check_same_rows, read_features, read_frame, read_logits, read_truth
 from nescio._io.tables import MATRICES, Columns, warn_of_ignored
 from nescio._validation import (
