@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio._charts.style import palette
+from nescio._charts.svg import palette
 from nescio.errors import InputError, MissingDependencyError, ParameterError
 from nescio.metrics import auroc
 

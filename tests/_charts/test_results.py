@@ -3,8 +3,7 @@
 import re
 
 from nescio._charts.results import View, keyed, result_card, result_text, strip, table, word
-from nescio._charts.style import palette, sheet
-from nescio._charts.svg import Markup
+from nescio._charts.svg import Markup, palette, sheet
 
 
 def test_texts_are_escaped_and_markup_is_not():

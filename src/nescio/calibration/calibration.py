@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from nescio._charts.histogram import Batch, score_chart
 from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
-from nescio._validation import Array, BoolArray, checked_share, to_numpy
+from nescio._validation import Array, BoolArray, checked_scores, checked_share
 from nescio.errors import (
     InputError,
     MissingInputError,
@@ -316,25 +316,6 @@ def _too_many_non_finite(ordered: Scores, tpr: float, where: str = "") -> InputE
     )
 
 
-def checked_scores(scores: Any, name: str = "scores") -> Scores:
-    """Return scores as a one-dimensional float64 array; raise if there are none or some are NaN.
-
-    Examples
-    --------
-    >>> checked_scores([1, 2])
-    array([1., 2.])
-    """
-    values = to_numpy(scores).astype(np.float64, copy=False)
-    if values.ndim != 1 or not len(values):
-        raise ShapeError(
-            f"{name} must have shape (n_samples,) with at least one sample, got {values.shape}."
-        )
-    if np.isnan(values).any():
-        first = int(np.flatnonzero(np.isnan(values))[0])
-        raise InputError(f"{name} must not contain NaN, but the value at index {first} is NaN.")
-    return values
-
-
 # --- counting scores at or below new ones ---
 
 _FEWEST_NEW = 256  # for fewer new numbers, a binary search is as fast
@@ -481,7 +462,8 @@ class Calibration(Result):
             threshold = Threshold.from_scores(scores, tpr=tpr, confidence=confidence)
             return cls({_ALL: threshold})
         names = checked_groups(groups, len(scores))
-        return cls(_threshold_by_group(scores, names, tpr, confidence), by=CUSTOM)
+        by_group = _threshold_by_group(np.unique(names).tolist(), scores, names, tpr, confidence)
+        return cls(by_group, by=CUSTOM)
 
     @classmethod
     def by_label_count(
@@ -520,9 +502,8 @@ class Calibration(Result):
                 SingleGroupWarning,
             )
         names = _names_of_counts(edges, counts[~pilot])
-        thresholds = _threshold_by_group(scores[~pilot], names, tpr, confidence)
-        ordered = {name: thresholds[name] for name in _count_names(edges)}
-        return cls(ordered, by=LABEL_COUNT, edges=edges)
+        by_group = _threshold_by_group(_count_names(edges), scores[~pilot], names, tpr, confidence)
+        return cls(by_group, by=LABEL_COUNT, edges=edges)
 
     @property
     def first(self) -> Threshold:
@@ -702,13 +683,17 @@ def fdr_limit(values: Array, counts: Array, fdr: float) -> float:
 
 
 def _threshold_by_group(
-    scores: Scores, names: NDArray[np.str_], tpr: float, confidence: float | None
+    groups: list[str],
+    scores: Scores,
+    names: NDArray[np.str_],
+    tpr: float,
+    confidence: float | None,
 ) -> dict[str, Threshold]:
     return {
-        name: Threshold.from_scores(
-            scores[names == name], tpr=tpr, confidence=confidence, group=name
+        group: Threshold.from_scores(
+            scores[names == group], tpr=tpr, confidence=confidence, group=group
         )
-        for name in np.unique(names).tolist()
+        for group in groups
     }
 
 

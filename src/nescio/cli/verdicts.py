@@ -42,7 +42,7 @@ from nescio.errors import (
     require,
 )
 from nescio.outputs import Outputs
-from nescio.outputs.reading import MAX_ROWS, open_stream, read_outputs
+from nescio.outputs.reading import MAX_ROWS, OutputsStream, read_outputs
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -213,7 +213,7 @@ def score(
         files.columns(keep=keep, detector=loaded),
         keep_rest=keep is None or any(map(str.strip, keep)),  # --keep "" copies nothing
     )
-    stream = open_stream(data, columns, from_probs=files.from_probs)
+    stream = OutputsStream(data, columns, from_probs=files.from_probs)
     place: AbstractContextManager[ScoreEngine | None] = nullcontext()
     if checked_choice("--engine", engine, ("local", "ray")) == "ray":
         require("ray", "ray")

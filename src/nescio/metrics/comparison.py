@@ -12,8 +12,7 @@ from sklearn.base import clone
 
 from nescio._charts.histogram import roc, roc_axes
 from nescio._charts.results import Result, View, by_name, keyed, strip
-from nescio._charts.style import curve_style, cut
-from nescio._charts.svg import Markup
+from nescio._charts.svg import Markup, curve_style, cut
 from nescio._io.tables import Columns
 from nescio._validation import checked_share, checked_whole
 from nescio.calibration import Scores
