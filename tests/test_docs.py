@@ -105,7 +105,7 @@ def test_the_menu_holds_every_page_once_under_its_title():
 def test_the_landing_page_lists_every_extra():
     table = (DOCS / "index.md").read_text("utf-8").partition("| For | Extras |")[2].split("\n\n")[0]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    listed = [found for row in table.splitlines() for found in _CODE_NAME.findall(row)]
+    listed = [result for row in table.splitlines() for result in _CODE_NAME.findall(row)]
     assert set(listed) == set(project["optional-dependencies"])
 
 
@@ -126,7 +126,7 @@ def outputs_of(page: Path) -> list[tuple[str, str, str]]:
     Gives the source of each, what it printed, and what the page says it prints.
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
-    found = []
+    result = []
     for number, block in enumerate(_PYTHON.finditer(page.read_text("utf-8")), 1):
         if block[3] is not None:
             run_commands(block[3])
@@ -135,8 +135,8 @@ def outputs_of(page: Path) -> list[tuple[str, str, str]]:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(source, f"{page.name}, Python block {number}", "exec"), namespace)
-        found.append((source, printed.getvalue(), shown))
-    return found
+        result.append((source, printed.getvalue(), shown))
+    return result
 
 
 def run_commands(lines: str) -> None:
@@ -197,10 +197,10 @@ def same_output(printed: str, shown: str) -> bool:
     texts = [" ".join(text.split()) for text in (printed, shown)]
     if _DECIMAL.sub("#", texts[0]) != _DECIMAL.sub("#", texts[1]):
         return False
-    found, expected = (_DECIMAL.findall(text.replace(",", "")) for text in texts)
+    result, expected = (_DECIMAL.findall(text.replace(",", "")) for text in texts)
     return all(
-        abs(float(one) - float(other)) <= max(1.001 * last_place(other), 1e-5 * float(other))
-        for one, other in zip(found, expected, strict=True)
+        abs(float(item) - float(other)) <= max(1.001 * last_place(other), 1e-5 * float(other))
+        for item, other in zip(result, expected, strict=True)
     )
 
 
@@ -223,14 +223,14 @@ def test_the_last_digit_may_differ_and_nothing_else():
 
 def commands_of(group, prefix="") -> dict:
     """Every command by what is typed after nescio; those of a group as "data check"."""
-    found = {}
+    result = {}
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             assert command.help, f"{prefix}{name} has no help"
-            found |= commands_of(command, f"{prefix}{name} ")
+            result |= commands_of(command, f"{prefix}{name} ")
         else:
-            found[prefix + name] = command
-    return found
+            result[prefix + name] = command
+    return result
 
 
 COMMANDS = commands_of(typer.main.get_command(app))
