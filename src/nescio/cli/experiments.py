@@ -245,8 +245,8 @@ def list_data(as_json: AsJson = False) -> None:
     from nescio.lab.data import DATASETS
 
     rows = [
-        {"name": kind.name, "splits": kind.splits, "what": kind.what, "path": kind.root_help}
-        for kind in DATASETS.values()
+        {"name": name, "splits": kind.splits, "what": kind.what, "path": kind.root_help}
+        for name, kind in DATASETS.items()
     ]
     print_rows(rows, as_json=as_json)
 

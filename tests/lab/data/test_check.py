@@ -146,15 +146,6 @@ def test_errors_come_first_and_all_of_it_is_json(split):
 # --- the command line ---------------------------------------------------------------------------
 
 
-def test_the_command_for_a_sound_protocol(nescio, coco_tree, class_tree):
-    coco = coco_tree()
-    specs = ["--id", f"coco@train:{coco}", "--id", f"coco@val:{coco}", "--ood"]
-    code, out, err = nescio("data", "check", *specs, f"folder:{class_tree()}")
-    assert (code, err) == (0, "")
-    assert "coco-train" in out
-    assert "No errors." in out
-
-
 def test_the_command_for_one_that_is_not(nescio, coco_tree, class_tree):
     coco, ood = coco_tree(), class_tree(classes=("Reds", "green_lobster"))
     image = next((coco / "val2014").iterdir())

@@ -222,16 +222,6 @@ def test_files_that_are_no_tables(tmp_path, table):
         load_table(tmp_path / "photos.csv")
 
 
-def test_a_missing_image(table):
-    path = table("path,labels", "in/a.jpg,cat", "in/z.jpg,dog")
-    with pytest.raises(DatasetError, match=r"do not exist: .*in/z\.jpg"):
-        load_table(path)
-    split = load_table(path, skip_bad=True)
-    assert split.files == ("in/a.jpg",)
-    assert [(bad.file, bad.reason) for bad in split.skipped] == [("in/z.jpg", "missing")]
-    assert split.label_names == ("cat", "dog")
-
-
 def write_parquet(target, **columns):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

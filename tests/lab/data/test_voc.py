@@ -96,15 +96,6 @@ def test_without_the_test_images_val_is_halved(voc):
         load_voc_trainval(voc, "trainval")
 
 
-def test_a_missing_image(voc):
-    (voc / "JPEGImages" / "2008_000002.jpg").unlink()
-    with pytest.raises(DatasetError, match=r"do not exist: .*2008_000002\.jpg"):
-        load_voc(voc, "train")
-    split = load_voc(voc, "train", skip_bad=True)
-    assert positive(split) == [{"cat", "dog"}, {"tvmonitor"}]
-    assert [bad.file for bad in split.skipped] == ["JPEGImages/2008_000002.jpg"]
-
-
 def test_a_label_that_is_none(voc):
     (voc / "ImageSets" / "Main" / "cow_train.txt").write_text(
         "2008_000001 -1\n2008_000002 7\n2009_000003 -1\n"

