@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from nescio._charts.histogram import Batch, score_chart
 from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
-from nescio._validation import Array, BoolArray, checked_share, to_numpy
+from nescio._validation import Array, BoolArray, checked_scores, checked_share
 from nescio.errors import (
     InputError,
     MissingInputError,
@@ -314,25 +314,6 @@ def _too_many_non_finite(ordered: Scores, tpr: float, where: str = "") -> InputE
         f"{where}{bad:,} of {len(ordered):,} rows have no finite score, but with tpr={tpr:g} only "
         f"a share of {1 - tpr:.3g} can fall below the threshold. Fix or remove these rows first."
     )
-
-
-def checked_scores(scores: Any, name: str = "scores") -> Scores:
-    """Return scores as a one-dimensional float64 array; raise if there are none or some are NaN.
-
-    Examples
-    --------
-    >>> checked_scores([1, 2])
-    array([1., 2.])
-    """
-    values = to_numpy(scores).astype(np.float64, copy=False)
-    if values.ndim != 1 or not len(values):
-        raise ShapeError(
-            f"{name} must have shape (n_samples,) with at least one sample, got {values.shape}."
-        )
-    if np.isnan(values).any():
-        first = int(np.flatnonzero(np.isnan(values))[0])
-        raise InputError(f"{name} must not contain NaN, but the value at index {first} is NaN.")
-    return values
 
 
 # --- counting scores at or below new ones ---
