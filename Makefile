@@ -51,8 +51,9 @@ unit: $(VENV)/.installed-dev $(if $(shell command -v npm),build/onnxruntime-web)
 
 # Where results are computed in floating point, and so depend on the processor. Files that trace
 # graphs or read tables do not: onnxruntime does not heed the variables below.
-NUMERIC := $(addprefix tests/,scores calibration choosing detectors metrics explain monitor models \
-  lab/networks lab/test_extraction.py outputs/test_outputs.py export/test_detector_head.py lab/test_perturbation.py)
+NUMERIC := $(addprefix tests/,test_scores.py test_scores_torch.py calibration choosing detectors metrics test_explain.py \
+  monitor models lab/networks lab/test_extraction.py lab/test_perturbation.py outputs/test_outputs.py \
+  export/test_detector_head.py)
 # NumPy's names of the features that it uses where the processor has them.
 FEATURES := from numpy._core._multiarray_umath import __cpu_dispatch__ as names; print
 ALL_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*names)')
