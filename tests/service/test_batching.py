@@ -25,7 +25,7 @@ def at_once(application, requests):
         service = application.service
         await service.start()
         released, arrived = threading.Event(), asyncio.Semaphore(0)
-        for batcher in (service._scoring, service._predicting):
+        for batcher in (service.scoring, service.predicting):
             batcher._thread.submit(released.wait, 60)
             batcher.submit = announced(batcher.submit, arrived)
         transport = httpx.ASGITransport(application, raise_app_exceptions=False)
