@@ -347,7 +347,7 @@ class Batcher:
         if quick and (idle or 2 * size > self._max_size):
             (result,) = self._timed(run, [work], size)
             try:
-                if isinstance(result, Exception):
+                if isinstance(result, BaseException):
                     raise result
                 return result
             finally:
@@ -374,7 +374,7 @@ class Batcher:
         for waiting, result in zip(batch, results, strict=True):
             if waiting.answer.done():  # the client has closed the connection
                 continue
-            if isinstance(result, Exception):
+            if isinstance(result, BaseException):
                 waiting.answer.set_exception(result)
             else:
                 waiting.answer.set_result(result)
@@ -382,7 +382,7 @@ class Batcher:
 
     def _timed(
         self, run: Run[Work, Result], works: Sequence[Work], size: int
-    ) -> list[Result | Exception]:
+    ) -> list[Result | BaseException]:
         """Run a batch, and note how long it took."""
         started = time.perf_counter()
         try:
@@ -403,11 +403,11 @@ class Batcher:
         return batch
 
 
-def _results(run: Run[Work, Result], works: Sequence[Work]) -> list[Result | Exception]:
+def _results(run: Run[Work, Result], works: Sequence[Work]) -> list[Result | BaseException]:
     """Run all at once. If that fails, run each alone, so that one cannot fail the others."""
     try:
         return [*run(works)]
-    except Exception as error:
+    except BaseException as error:  # also a panic in Rust: nobody may wait for ever
         if len(works) == 1:
             return [error]
     return [result for work in works for result in _results(run, [work])]
