@@ -45,6 +45,31 @@ def nescio(capsys):
     return run
 
 
+@pytest.fixture
+def succeeds(nescio):
+    """Run a command line that succeeds; gives its standard output."""
+
+    def run(*arguments):
+        code, out, err = nescio(*arguments)
+        assert code == 0, err
+        return out
+
+    return run
+
+
+@pytest.fixture
+def fails(nescio):
+    """Run a command line that fails with one error; gives its standard error."""
+
+    def run(*arguments):
+        code, out, err = nescio(*arguments)
+        assert (code, out) == (1, ""), err
+        assert err.count("error: ") == 1
+        return err
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     """A headless Chromium."""

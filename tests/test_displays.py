@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio._charts.style import palette
+from nescio._charts.svg import palette
 from nescio.errors import InputError, MissingDependencyError, ParameterError
 from nescio.metrics import auroc
 
@@ -73,9 +73,9 @@ def test_all_draw_where_they_are_told_to_and_name_their_axes(data, detector):
 
 
 def test_a_legend_covers_no_data(data, detector):
-    found = drawn(data, detector)
+    displays = drawn(data, detector)
     for name in ("detector", "comparison", "explanation", "report"):
-        display = found[name](None)
+        display = displays[name](None)
         display.figure_.draw_without_rendering()
         legend_, axes = display.ax_.get_legend(), display.ax_
         assert legend_.get_window_extent().x0 >= axes.get_window_extent().x1, name
@@ -160,5 +160,7 @@ def test_matplotlib_is_needed_only_to_draw(monkeypatch, detector):
     with pytest.raises(MissingDependencyError, match=r"pip install '\.\[report\]'"):
         detector.calibration_.plot()
     code = "import sys, nescio.displays; print('matplotlib' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout.strip() == "False"

@@ -17,7 +17,7 @@ VOID = {"meta", "br", "img"}
 
 
 def nasty(n, what):
-    return [f"{NASTY}{what} {at}" for at in range(n)]
+    return [f"{NASTY}{what} {number}" for number in range(n)]
 
 
 def outputs_of(rng, n, shift=0.0):
@@ -35,18 +35,18 @@ def outputs_of(rng, n, shift=0.0):
 @pytest.fixture(scope="module")
 def results():
     rng = np.random.default_rng(0)
-    known, new, far = (outputs_of(rng, n, shift) for n, shift in ((300, 0), (200, 0), (200, -4)))
-    detector = ns.JointEnergy().calibrate(known)
-    grouped = ns.JointEnergy().calibrate(known, groups=np.array(nasty(12, "group")).repeat(25))
+    held_out, new, far = (outputs_of(rng, n, shift) for n, shift in ((300, 0), (200, 0), (200, -4)))
+    detector = ns.JointEnergy().calibrate(held_out)
+    grouped = ns.JointEnergy().calibrate(held_out, groups=np.array(nasty(12, "group")).repeat(25))
     monitor = ns.Monitor(detector, window=50)
-    for one in (new, far):
-        monitor.update(detector.assess(one), one.logits)
+    for outputs in (new, far):
+        monitor.update(detector.assess(outputs), outputs.logits)
     kinds = ["joint_energy", "max_logit", "knn", "msp", "gen", "label_gap", "max_prob", "sum_prob"]
     named = dict(zip(nasty(len(kinds), "detector"), kinds, strict=True))
     sets = dict.fromkeys(nasty(5, "set"), far)
-    compared = ns.compare(new, sets, named, train=known, n_bootstrap=0)
-    both = ns.Combined(detectors=["joint_energy", "knn(k=3)"]).fit(known[:100])
-    parts = both.calibrate(known[100:]).explain(far[:3])
+    compared = ns.compare(new, sets, named, train=held_out, n_bootstrap=0)
+    both = ns.Combined(detectors=["joint_energy", "knn(k=3)"]).fit(held_out[:100])
+    parts = both.calibrate(held_out[100:]).explain(far[:3])
     inputs = rng.normal(size=(300, 4))
     model = OneVsRestClassifier(LogisticRegression()).fit(inputs[:100], inputs[:100] > 0)
     wrapped = ns.wrap(model, label_names=nasty(4, "label")).calibrate(inputs[100:])
@@ -54,7 +54,7 @@ def results():
     sets = (labelled(seed=seed, features=False, label_names=nasty(8, "label")) for seed in (0, 1))
     choice = ns.choose(*sets, detectors=["joint_energy", "max_logit"], n_folds=2)
     return {
-        "outputs": known,
+        "outputs": held_out,
         "assessment": detector.assess(far),
         "few verdicts": detector.assess(far[:3]),
         "fdr": detector.assess(far, fdr=0.1),
@@ -66,7 +66,7 @@ def results():
         "choice": choice,
         "explanation": detector.explain(far),
         "reason": detector.explain(far)[0],
-        "negative terms": ns.SumLogit().calibrate(known).explain(far)[0],
+        "negative terms": ns.SumLogit().calibrate(held_out).explain(far)[0],
         "parts": parts,
         "reason of parts": parts[0],
         "monitor": monitor,

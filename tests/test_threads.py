@@ -21,11 +21,11 @@ def test_results_come_in_order_and_few_are_computed_ahead():
             threading.Event().wait(0.002)
         return 2 * item
 
-    found = []
+    verdicts = []
     for result in map_ahead(slow, items(), workers=2):
-        found.append(result)
-        most.append(len(started) - len(found))
-    assert found == [2 * item for item in range(30)]
+        verdicts.append(result)
+        most.append(len(started) - len(verdicts))
+    assert verdicts == [2 * item for item in range(30)]
     assert max(most) <= 4
 
 

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "constraints.txt"
@@ -67,7 +68,7 @@ def licence(found: Distribution) -> str:
     Some packages put the whole text into the field for its name. Its first line says little
     ("Copyright 2018", a line of "="), so the classifiers count first.
     """
-    metadata = found.metadata
+    metadata: Any = found.metadata
     if expression := metadata.get("License-Expression"):
         return expression.strip()
     stated = (metadata.get("License") or "").strip()

@@ -6,6 +6,7 @@ python tools/walks.py score
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -26,6 +27,8 @@ from nescio.cli import main as run
 
 SOURCE = str(Path(ns.__file__).parent) + os.sep
 _FUNCTION = 2  # the flag of code that is neither a module nor the body of a class
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # for the small benchmark
 
 functions: dict[str, dict[str, None]] = defaultdict(dict)  # in the order of the calls
 recording = False
@@ -81,35 +84,14 @@ def request() -> None:
         walk(lambda: client.post("/v1/score", json=body))
 
 
-SPEC = """
-title = "Scenes of digits"
-bootstrap = 20
-detectors = ["joint_energy"]
-
-[train.model]
-name = "small-cnn"
-weights = "none"
-n_hidden = 8
-
-[train.images]
-size = 16
-
-[train.training]
-epochs = 1
-
-[[sets]]
-name = "digits"
-data = "digits:{data}/digits"
-ood = { noise = "digits@noise:{data}/digits" }
-"""
-
-
 def bench() -> None:
     """Train a small network on a few scenes, extract its outputs and evaluate detectors."""
+    from fixtures.benchmark import N_SCENES, SPEC
     from nescio.lab.data import digits
 
-    digits.N_SCENES = {**dict.fromkeys(digits.SPLITS, 48), "train": 160}
-    Path("small.toml").write_text(SPEC, "utf-8")
+    digits.N_SCENES = N_SCENES
+    spec = re.sub(r"detectors = \[.*?\]", 'detectors = ["joint_energy"]', SPEC, flags=re.DOTALL)
+    Path("small.toml").write_text(spec.replace("[0, 1]", "[0]"), "utf-8")
     walk(lambda: run(["bench", "small.toml", "--data", "data", "-o", "bench"]))
 
 

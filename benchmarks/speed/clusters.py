@@ -39,7 +39,7 @@ def _score(bench: Bench, folder: Path) -> None:
     import nescio as ns
     from nescio.detectors.verdicts import score_stream
     from nescio.integrations.ray import Verdicts, connected, ray_scoring
-    from nescio.outputs.reading import open_stream
+    from nescio.outputs.reading import OutputsStream
 
     rng = np.random.default_rng(0)
     names = [f"label {at}" for at in range(N_LABELS)]
@@ -55,7 +55,7 @@ def _score(bench: Bench, folder: Path) -> None:
 
     def nescio_score(engine: Any = None) -> None:
         out = folder / "scored.parquet"
-        score_stream(detector, open_stream(path), out, force=True, engine=engine)
+        score_stream(detector, OutputsStream(path), out, force=True, engine=engine)
 
     with connected() as ray, ray_scoring() as engine:
 

@@ -7,8 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nescio._charts.style import chart_style
-from nescio._charts.svg import Chart, Scale
+from nescio._charts.svg import Chart, Scale, chart_style
 from speed.harness import AXES, written
 
 PAGE = Path("explanation") / "speed.md"

@@ -102,44 +102,25 @@ if TYPE_CHECKING:
         Outputs as Outputs,
     )
 
-# The module of each public name. Names are imported at first use, so that `import nescio` is quick
+# The public names of each module. They are imported at first use, so that `import nescio` is quick
 # and imports neither scikit-learn nor torch. Detectors are found through their registry.
-_MODULE_OF = {
-    "Arrays": "detectors",
-    "Assessment": "detectors",
-    "DETECTORS": "detectors",
-    "Detector": "detectors",
-    "NotCalibratedError": "detectors",
-    "load": "detectors",
-    "register": "detectors",
-    "Calibration": "calibration",
-    "Choice": "choosing",
-    "Comparison": "metrics",
-    "DetectorHead": "export",
-    "Evaluation": "metrics",
-    "Explanation": "explain",
-    "ExplanationDisplay": "displays",
-    "Head": "outputs",
-    "Monitor": "monitor",
-    "MonitorDisplay": "displays",
-    "NescioError": "errors",
-    "Outputs": "outputs",
-    "Prediction": "models",
-    "Preprocessing": "models.images",
-    "RocDisplay": "displays",
-    "ScoreHistogramDisplay": "displays",
-    "Threshold": "calibration",
-    "Wrapped": "models",
-    "benjamini_hochberg": "calibration",
-    "choose": "choosing",
-    "compare": "metrics",
-    "evaluate": "metrics",
-    "export_onnx": "export",
-    "from_pretrained": "integrations.hugging_face",
-    "wrap": "models",
-    "TableFeatures": "integrations.sklearn",
-    "WithVerdict": "integrations.sklearn",
+_NAMES = {
+    "calibration": "Calibration Threshold benjamini_hochberg",
+    "choosing": "Choice choose",
+    "detectors": "Arrays Assessment DETECTORS Detector NotCalibratedError load register",
+    "displays": "ExplanationDisplay MonitorDisplay RocDisplay ScoreHistogramDisplay",
+    "errors": "NescioError",
+    "explain": "Explanation",
+    "export": "DetectorHead export_onnx",
+    "integrations.hugging_face": "from_pretrained",
+    "integrations.sklearn": "TableFeatures WithVerdict",
+    "metrics": "Comparison Evaluation compare evaluate",
+    "models": "Prediction Wrapped wrap",
+    "models.images": "Preprocessing",
+    "monitor": "Monitor",
+    "outputs": "Head Outputs",
 }
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 _MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")
 
 

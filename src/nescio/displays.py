@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from nescio._charts.histogram import FEW, Histogram, roc
-from nescio._charts.style import HUES, JOINT, cut, palette
-from nescio._charts.svg import Values, short
+from nescio._charts.svg import HUES, JOINT, Values, cut, palette, short
 from nescio.errors import InputError, ParameterError, require
 
 if TYPE_CHECKING:

@@ -169,9 +169,9 @@ def listed(names: Sequence[object], shown: int = 5) -> str:
     return f"{text} and {more:,} more" if more > 0 else text
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """Return a hint at similar names, for an error message; empty if there are none."""
-    matches = difflib.get_close_matches(name, list(known), cutoff=0.4)
+    matches = difflib.get_close_matches(name, list(names), cutoff=0.4)
     return f" Nearest: {', '.join(matches)}." if matches else ""
 
 

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View, by_name, first_rows, joined, label_columns, word
-from nescio._charts.style import cut, end_of
-from nescio._charts.svg import CARD_BARS, BarRow, Markup
+from nescio._charts.svg import CARD_BARS, BarRow, Markup, cut, end_of
 from nescio._validation import Array, BoolArray, FloatArray
 from nescio.calibration import Medians
 from nescio.errors import InputError

@@ -3,8 +3,7 @@
 import re
 
 from nescio._charts.results import View, keyed, result_card, result_text, strip, table, word
-from nescio._charts.style import palette, sheet
-from nescio._charts.svg import Markup
+from nescio._charts.svg import Markup, palette, sheet
 
 
 def test_texts_are_escaped_and_markup_is_not():
@@ -59,7 +58,7 @@ def test_a_table_has_its_numbers_on_the_right():
 
 
 def test_a_long_table_is_cut():
-    html = result_card(View("", table={"n": [str(at) * 100 for at in range(50)]}))
+    html = result_card(View("", table={"n": [str(number) * 100 for number in range(50)]}))
     assert html.count("<tr") == 10
     assert "and 42 more" in html
     assert "1" * 50 not in html

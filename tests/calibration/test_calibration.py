@@ -1,20 +1,228 @@
-"""Calibration by group, false alarms in a batch, and how often labels fire."""
+"""Thresholds and their guarantees, groups, and false alarms in a batch."""
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
+from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-import nescio as ns
-from fixtures.streams import logits_of
-from nescio.calibration import Calibration, LabelFrequencies, Threshold, benjamini_hochberg
+from nescio.calibration import (
+    Calibration,
+    Threshold,
+    benjamini_hochberg,
+    conformal_rank,
+    required_samples,
+)
 from nescio.errors import (
     InputError,
     MissingInputError,
     ParameterError,
     ShapeError,
     SingleGroupWarning,
+    TiedScoresWarning,
     TooFewSamplesError,
 )
+
+tied_scores = hnp.arrays(np.float64, st.integers(100, 300), elements=st.integers(0, 30).map(float))
+shares = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99])
+
+
+ties_are_meant = pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")
+
+
+@ties_are_meant
+@given(tied_scores, shares)
+def test_at_least_the_share_asked_is_kept_ties_included(scores, tpr):
+    threshold = Threshold.from_scores(scores, tpr=tpr)
+    assert (scores >= threshold.value).mean() >= tpr
+
+
+@ties_are_meant
+@given(tied_scores, shares, st.integers(0, 1000))
+def test_scores_that_differ_by_rounding_are_tied(scores, tpr, seed):
+    threshold = Threshold.from_scores(scores, tpr=tpr)
+    noise = 2.0**-20 * np.random.default_rng(seed).uniform(-1, 1, (2, len(scores)))
+    first, other = scores + noise * np.maximum(scores, np.median(scores))
+    noisy = Threshold.from_scores(first, tpr=tpr)
+    np.testing.assert_array_equal(noisy.p_values(other), threshold.p_values(scores))
+    np.testing.assert_array_equal(other >= noisy.value, scores >= threshold.value)
+    assert noisy.tpr_interval() == threshold.tpr_interval()
+
+
+@ties_are_meant
+@given(tied_scores, shares)
+def test_an_input_is_flagged_exactly_when_its_p_value_is_small(scores, tpr):
+    threshold = Threshold.from_scores(scores, tpr=tpr)
+    new = np.linspace(-1, 31, 129)
+    p_values = threshold.p_values(new)
+    assert np.array_equal(new < threshold.value, p_values <= 1 - tpr + 1e-12)
+    assert (np.diff(p_values) >= 0).all()
+    assert p_values.min() == 1 / (len(scores) + 1)
+    assert p_values.max() == 1
+
+
+@pytest.mark.parametrize("n", [19, 20, 99, 100, 500, 4999])
+def test_the_rank_is_the_largest_that_keeps_the_promise(n):
+    rank = conformal_rank(n, 0.95)
+    assert 1 - rank / (n + 1) >= 0.95 - 1e-12
+    assert 1 - (rank + 1) / (n + 1) < 0.95
+
+
+@pytest.mark.parametrize("confidence", [0.05, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("n", [300, 1000, 20_000])
+def test_the_rank_with_confidence_is_the_largest_that_keeps_it(n, confidence):
+    rank = conformal_rank(n, 0.95, confidence)
+    assert stats.beta.cdf(0.05, rank, n + 1 - rank) >= confidence
+    assert stats.beta.cdf(0.05, rank + 1, n - rank) < confidence
+
+
+@pytest.mark.parametrize(
+    ("tpr", "confidence", "needed"),
+    [
+        (0.95, None, 19),
+        (0.99, None, 99),
+        (0.5, None, 1),
+        (0.95, 0.99, 90),
+        (0.9, 0.95, 29),
+        (0.6, 0.92224, 5),
+    ],
+)
+def test_too_few_samples_say_how_many_are_needed(tpr, confidence, needed):
+    assert required_samples(tpr, confidence) == needed
+    Threshold.from_scores(np.arange(float(needed)), tpr=tpr, confidence=confidence)
+    if needed > 1:
+        with pytest.raises(TooFewSamplesError, match=rf"at least {needed} .*got {needed - 1}"):
+            Threshold.from_scores(np.arange(needed - 1.0), tpr=tpr, confidence=confidence)
+
+
+def test_the_interval_is_the_beta_distributions():
+    threshold = Threshold.from_scores(np.arange(2000.0), tpr=0.95)
+    low, high = threshold.tpr_interval(0.99)
+    kept = stats.beta(threshold.rank, 2001 - threshold.rank)
+    np.testing.assert_allclose([1 - high, 1 - low], kept.ppf([0.005, 0.995]), rtol=1e-9)
+    assert f"[{low:.4f}, {high:.4f}]" in threshold.statement()
+    assert "2,000" in threshold.statement()
+    assert "99 %" in threshold.statement()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [60, 500])
+def test_the_promised_share_is_kept_on_average_over_many_seeds(n):
+    """Scores are uniform, so the share kept in the long run is exactly 1 - threshold."""
+    seeds = 4000
+    kept = np.array(
+        [
+            1 - Threshold.from_scores(np.random.default_rng(seed).random(n), tpr=0.9).value
+            for seed in range(seeds)
+        ]
+    )
+    error = kept.std() / np.sqrt(seeds)
+    assert kept.mean() >= 0.9 - 3 * error
+    rank = conformal_rank(n, 0.9)
+    assert abs(kept.mean() - (1 - rank / (n + 1))) < 4 * error
+
+
+@pytest.mark.slow
+def test_the_promised_share_is_kept_with_the_promised_confidence():
+    seeds, confidence = 4000, 0.9
+    kept = np.array(
+        [
+            1
+            - Threshold.from_scores(
+                np.random.default_rng(seed).random(400), tpr=0.95, confidence=confidence
+            ).value
+            for seed in range(seeds)
+        ]
+    )
+    held = (kept >= 0.95).mean()
+    assert held >= confidence - 3 * np.sqrt(confidence * (1 - confidence) / seeds)
+    assert held <= confidence + 0.05  # not by being needlessly cautious
+
+
+@pytest.mark.slow
+def test_the_interval_covers_the_true_share_as_often_as_it_says():
+    seeds = 4000
+    covered = 0
+    for seed in range(seeds):
+        threshold = Threshold.from_scores(np.random.default_rng(seed).random(300), tpr=0.95)
+        low, high = threshold.tpr_interval(0.9)
+        covered += low <= 1 - threshold.value <= high
+    assert abs(covered / seeds - 0.9) < 4 * np.sqrt(0.09 / seeds)
+
+
+@ties_are_meant
+@pytest.mark.slow
+@pytest.mark.parametrize("decimals", [None, 1])
+def test_p_values_of_in_distribution_inputs_are_valid(decimals):
+    """P(p <= a) <= a over calibration sets and inputs, with ties and without."""
+    draws = np.random.default_rng(0).normal(size=(20_000, 51))
+    if decimals is not None:
+        draws = draws.round(decimals)
+    p_values = np.array(
+        [Threshold.from_scores(row[:50], tpr=0.9).p_values(row[50]) for row in draws]
+    )
+    for level in (0.02, 0.1, 0.3, 0.5):
+        tolerance = 4 * np.sqrt(level * (1 - level) / len(draws))
+        assert (p_values <= level).mean() <= level + tolerance
+
+
+def test_a_threshold_that_many_scores_tie_with_gets_a_warning():
+    with pytest.warns(TiedScoresWarning, match=r"^all 100 calibration scores are 3, so") as caught:
+        Threshold.from_scores(np.full(100, 3.0))
+    assert caught[0].filename == __file__  # it points here, not into nescio
+    with pytest.warns(TiedScoresWarning, match="group 'b': all 50 cal") as caught:
+        Calibration.from_scores(
+            np.r_[np.arange(50.0), np.zeros(50)], groups=["a"] * 50 + ["b"] * 50
+        )
+    assert caught[0].filename == __file__
+    Threshold.from_scores(np.r_[5.0, 5.0, np.arange(5.5, 205)], tpr=0.99)  # two: no warning
+    with pytest.warns(TiedScoresWarning, match="70 of 100 .* a share of 0.98 .* instead of 0.95"):
+        Threshold.from_scores(np.r_[0.0, 1.0, np.full(70, 2.0), np.arange(3.0, 31)])
+    with pytest.warns(TiedScoresWarning, match="all 99 calibration scores are 3"):
+        Threshold.from_scores(np.r_[-np.inf, np.full(99, 3.0)])
+
+
+@ties_are_meant
+def test_the_interval_includes_the_scores_tied_with_the_threshold():
+    constant = Threshold.from_scores(np.zeros(1000))
+    assert constant.tpr_interval()[1] == 1.0
+    assert "[0.9307, 1.0000]" in constant.statement()
+    rng = np.random.default_rng(0)
+    for decimals in (0, 1, 2):
+        population = np.sort(rng.normal(size=200_000).round(decimals))
+        missed = [0, 0]
+        for _ in range(300):
+            threshold = Threshold.from_scores(rng.choice(population, 300), tpr=0.9)
+            low, high = threshold.tpr_interval(0.9)
+            true = 1 - np.searchsorted(population, threshold.value) / len(population)
+            missed[0] += true < low
+            missed[1] += true > high
+        assert max(missed) <= 300 * (0.05 + 4 * np.sqrt(0.05 * 0.95 / 300))
+
+
+def test_calibrations_can_be_compared_and_hashed():
+    first, second = (Threshold.from_scores(np.arange(100.0)) for _ in range(2))
+    assert first != second
+    assert len({first, second}) == 2
+
+
+@pytest.mark.parametrize("value", [0, 1, -0.1, 1.5, float("nan"), "0.9"])
+def test_shares_outside_of_zero_and_one_are_refused(value):
+    with pytest.raises(ParameterError, match="tpr must lie between 0 and 1"):
+        Threshold.from_scores(np.arange(100.0), tpr=value)
+    with pytest.raises(ParameterError, match="confidence must lie between 0 and 1"):
+        Threshold.from_scores(np.arange(100.0), confidence=value)
+
+
+def test_scores_that_cannot_be_ranked_are_refused():
+    with pytest.raises(InputError, match="the value at index 2 is NaN"):
+        Threshold.from_scores([0.0, 1.0, np.nan])
+    with pytest.raises(ShapeError):
+        Threshold.from_scores([])
+    bad = np.r_[np.full(10, -np.inf), np.arange(90.0)]
+    with pytest.raises(InputError, match="10 of 100 rows have no finite score"):
+        Threshold.from_scores(bad, tpr=0.95)
+    assert Threshold.from_scores(bad, tpr=0.8).value == pytest.approx(9.0, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -53,8 +261,8 @@ def test_every_group_keeps_its_share(rng):
     kept = scores >= calibration.threshold_of(names)
     for name in ("few", "many"):
         assert kept[groups == name].mean() >= 0.9
-    one = Calibration.from_scores(scores, tpr=0.9)
-    alike = scores >= one.threshold_of(None)
+    first = Calibration.from_scores(scores, tpr=0.9)
+    alike = scores >= first.threshold_of(None)
     assert alike[groups == "few"].mean() < 0.85  # what one threshold does to them
     p_values = calibration.p_values(scores, names)
     assert np.array_equal(p_values <= 0.1 + 1e-12, ~kept)
@@ -142,35 +350,3 @@ def test_bad_groups_are_explained(rng):
 def test_a_false_discovery_rate_outside_of_zero_and_one_is_refused(value):
     with pytest.raises(ParameterError, match="fdr must lie between 0 and 1"):
         benjamini_hochberg([0.5], value)
-
-
-# --- firing labels ---
-
-
-def test_rows_with_nan_or_plus_infinity_do_not_count(rng):
-    logits = rng.normal(size=(700, 4)).astype(np.float32)
-    logits[5, 1], logits[300, 0], logits[699, 3] = np.nan, -np.inf, np.inf
-    clean = np.delete(logits, [5, 699], axis=0)
-    firing = LabelFrequencies.from_logits(logits)
-    assert firing.n_samples == 698
-    assert firing.counts.tolist() == (clean > 0).sum(0).tolist()
-    # A sum that overflows is no reason to leave a row out.
-    large = np.full((300, 4), 3e38, np.float32)
-    assert LabelFrequencies.from_logits(large).counts.tolist() == [300] * 4
-    assert LabelFrequencies.from_logits(logits[:0]).n_samples == 0
-
-
-@pytest.mark.parametrize("beside", [np.nan, np.inf])
-def test_minus_infinity_hides_no_bad_value(beside):
-    firing = LabelFrequencies.from_logits(np.array([[-np.inf, beside], [-np.inf, 1.0]]))
-    assert (firing.n_samples, firing.counts.tolist()) == (1, [0, 1])
-
-
-def test_firing_is_kept_by_calibrate_and_by_a_file(tmp_path, rng):
-    logits = logits_of(rng, 300)
-    fitted = ns.JointEnergy().calibrate(logits)
-    fitted.save(tmp_path / "a.nescio")
-    loaded = ns.load(tmp_path / "a.nescio")
-    assert loaded.profile_.label_frequencies.counts.tolist() == (logits > 0).sum(0).tolist()
-    assert loaded.profile_.label_frequencies.n_samples == 300
-    assert not hasattr(fitted.fit(logits), "profile_")

@@ -14,14 +14,13 @@ from fixtures.commands import in_a_process
 from nescio.detectors import DETECTORS
 
 
-def test_the_commands_of_the_readme(here, nescio):
+def test_the_commands_of_the_readme(here, nescio, succeeds):
     fit = ("val.npy", "--detector", "joint_energy", "--tpr", "0.95", "-o", "tagger.nescio")
     code, out, err = nescio("calibrate", *fit)
     assert (code, err) == (0, "")
     assert "With 500 calibration samples, the true TPR lies in" in out
     assert "saved tagger.nescio" in out
-    code, out, _ = nescio("score", "tagger.nescio", "new.parquet", "-o", "scored.parquet")
-    assert code == 0
+    out = succeeds("score", "tagger.nescio", "new.parquet", "-o", "scored.parquet")
     assert "40 scored" in out
     import pyarrow.parquet as pq
 
@@ -30,17 +29,15 @@ def test_the_commands_of_the_readme(here, nescio):
     assert table["id"][3] == "img3"
     assert table["score"] == expected.scores.tolist()
     assert table["in_distribution"] == expected.in_distribution.tolist()
-    code, out, _ = nescio(
+    out = succeeds(
         "eval", "--id", "test.npy", "--ood", "textures.npy", "--ood", "objects.npy",
         "--detector", "all", "--bootstrap", "50",
     )  # fmt: skip
-    assert code == 0
     assert "textures: 300 ID against 200 OOD" in out
     assert "objects: 300 ID against 200 OOD" in out
     assert "DeLong" in out
     assert "left out mahalanobis: it reads features" in out
-    code, out, _ = nescio("detectors")
-    assert code == 0
+    out = succeeds("detectors")
     for name in DETECTORS:
         assert name in out
 
@@ -217,10 +214,9 @@ def test_a_pattern_without_quotes_says_what_to_do(here, nescio):
     assert "in quotes" not in nescio("score", "tagger.nescio", "a.npy", "b.npy")[2]
 
 
-def test_help_and_version(nescio):
+def test_help_and_version(nescio, succeeds):
     assert nescio("--version")[1] == f"nescio {ns.__version__}\n"
-    code, out, _ = nescio("--help")
-    assert code == 0
+    out = succeeds("--help")
     assert "trusted" in out
     assert "--install-completion" in out
     assert out.index("Verdicts") < out.index("calibrate ") < out.index("Experiments of the paper")

@@ -57,11 +57,10 @@ def test_a_detector_with_parameters_is_added_to_all(here, nescio):
     assert sorted(found) == sorted([*everything, "top_k_joint_energy(k=2)"])
 
 
-def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, nescio):
+def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, nescio, succeeds, fails):
     files = ("eval", "--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "0", "--json")
     name = "combined(detectors=[joint_energy, max_logit])"
-    code, out, err = nescio(*files, "-d", "msp", "-d", name)
-    assert code == 0, err
+    out = succeeds(*files, "-d", "msp", "-d", name)
     assert "pass such outputs (--held-out)" in json.loads(out)["skipped"][name]
     code, out, err = nescio(*files, "-d", "msp", "-d", name, "--held-out", "val.npy")
     assert code == 0, err
@@ -70,8 +69,7 @@ def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, nescio):
     assert {row["detector"] for row in found["results"]} == {"msp", name}
     for option, twice in (("--id", "test.npy"), ("--train", "val.npy")):
         more = ("--train", "val.npy", "--held-out", twice)
-        code, _, err = nescio(*files, "-d", name, *more)
-        assert code == 1
+        err = fails(*files, "-d", name, *more)
         assert re.search(rf"{twice} is given as \w+ data \({option}\) and as held-out data", err)
 
 
@@ -86,7 +84,7 @@ def outputs(tmp_path):
     return ("--train", "train.safetensors", "--held-out", "val.safetensors")
 
 
-def test_choose_prints_the_ranking_and_writes_a_page(outputs, nescio):
+def test_choose_prints_the_ranking_and_writes_a_page(outputs, nescio, fails):
     written = ("--report", "chosen.html")
     code, out, err = nescio("choose", *outputs, *FEW, "-d", "odin", *written)
     assert (code, err) == (0, "")
@@ -97,15 +95,12 @@ def test_choose_prints_the_ranking_and_writes_a_page(outputs, nescio):
     assert "left out odin: it reads odin_max, but" in out
     assert "saved chosen.html" in out
     assert found["pick"] in Path("chosen.html").read_text("utf-8")
-    code, _, err = nescio("choose", *outputs, *FEW, *written)
-    assert code == 1
-    assert "--force" in err
+    assert "--force" in fails("choose", *outputs, *FEW, *written)
 
 
-def test_choose_does_as_it_is_told(outputs, nescio):
+def test_choose_does_as_it_is_told(outputs, succeeds):
     def run(*options):
-        code, out, _ = nescio("choose", *outputs, *FEW, "--json", *options)
-        assert code == 0
+        out = succeeds("choose", *outputs, *FEW, "--json", *options)
         return json.loads(out)
 
     plain = run()
@@ -136,17 +131,14 @@ def test_mistakes_say_what_to_do(outputs, nescio):
 # --- report ---------------------------------------------------------------------------------------
 
 
-def test_a_report_of_a_benchmark(nescio, bench_folder, tmp_path):
+def test_a_report_of_a_benchmark(succeeds, fails, bench_folder, tmp_path):
     target = tmp_path / "report.html"
-    code, out, err = nescio("report", bench_folder / "small", "-o", target)
-    assert code == 0, err
+    out = succeeds("report", bench_folder / "small", "-o", target)
     assert f"saved {target}" in out
     page = target.read_text("utf-8")
     assert "unseen digits" in page
     assert "<title>Small scenes</title>" in page
-    code, _, err = nescio("report", bench_folder / "small", "-o", target)
-    assert code == 1
-    assert "exists already" in err
+    assert "exists already" in fails("report", bench_folder / "small", "-o", target)
 
 
 def test_pictures_from_outside_the_results_are_shown_only_if_asked_for(
@@ -163,7 +155,7 @@ def test_pictures_from_outside_the_results_are_shown_only_if_asked_for(
     assert picture in target.read_text("utf-8")
 
 
-def test_a_report_of_ones_own_outputs(nescio, small_run, tmp_path):
+def test_a_report_of_ones_own_outputs(succeeds, fails, small_run, tmp_path):
     first = small_run.evidence()[0]
     sets = {"mine": first.id_outputs, "other": first.ood_outputs["noise"]}
     for name, outputs in sets.items():
@@ -173,16 +165,13 @@ def test_a_report_of_ones_own_outputs(nescio, small_run, tmp_path):
         *("--images", f"other={first.image_roots['noise']}"),
     )
     target = tmp_path / "report.html"
-    code, _, err = nescio("report", *given, "-o", target, "--title", "Of my own")
-    assert code == 0, err
+    succeeds("report", *given, "-o", target, "--title", "Of my own")
     page = target.read_text("utf-8")
     assert "<title>Of my own" in page
     assert "it learns from data: pass training outputs" in page
-    code, _, err = nescio(
+    assert "NAME must be one of mine, other" in fails(
         *("report", *given, "--images", "third=.", "-o", target, "--force"),
     )
-    assert code == 1
-    assert "NAME must be one of mine, other" in err
 
 
 WRONG = {
@@ -213,7 +202,7 @@ def test_mistakes_are_explained(mistake, arguments, reason):
     mistake(arguments, reason)
 
 
-def test_the_texts_of_a_table_are_shown(nescio, tmp_path):
+def test_the_texts_of_a_table_are_shown(nescio, succeeds, tmp_path):
     rng = np.random.default_rng(0)
     for name, shift in (("mine", 0.0), ("other", -1.0)):
         rows = [f"{name} text {at}," + ",".join(f"{x:.4f}" for x in rng.normal(shift, 3, 4))
@@ -221,8 +210,7 @@ def test_the_texts_of_a_table_are_shown(nescio, tmp_path):
         (tmp_path / f"{name}.csv").write_text("\n".join(["review,a,b,c,d", *rows]))
     given = ("report", "--id", tmp_path / "mine.csv", "--ood", tmp_path / "other.csv")
     target = tmp_path / "report.html"
-    code, _, err = nescio(*given, "--text-column", "review", "-o", target)
-    assert code == 0, err
+    succeeds(*given, "--text-column", "review", "-o", target)
     assert '<p class="text" dir="auto">other text ' in target.read_text("utf-8")
     code, _, err = nescio(*given, "--text-column", "reviews", "-o", target, "--force")
     assert code != 0

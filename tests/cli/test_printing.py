@@ -6,18 +6,17 @@ import nescio as ns
 from nescio.cli.console import stages
 
 
-def test_control_characters_of_ids_do_not_reach_the_terminal(nescio, tmp_path):
+def test_control_characters_of_ids_do_not_reach_the_terminal(succeeds, fails, tmp_path):
     rng = np.random.default_rng(0)
     ns.JointEnergy().calibrate(rng.normal(size=(50, 3))).save(tmp_path / "d.nescio")
     ids = ["\x1b[31mred", "a\x9b2Jb", "\rover"]
     ns.Outputs(rng.normal(size=(3, 3)), ids=ids).save(tmp_path / "x.safetensors")
-    code, out, err = nescio("score", tmp_path / "d.nescio", tmp_path / "x.safetensors")
-    assert code == 0, err
+    out = succeeds("score", tmp_path / "d.nescio", tmp_path / "x.safetensors")
     assert "\ufffd[31mred" in out
     assert not set(out) & {"\x1b", "\x9b", "\r"}
-    code, _, err = nescio("score", tmp_path / "d.nescio", tmp_path / "\x1b]0;title\x07.npy")
-    assert code == 1
-    assert "\ufffd]0;title\ufffd.npy" in err
+    assert "\ufffd]0;title\ufffd.npy" in fails(
+        "score", tmp_path / "d.nescio", tmp_path / "\x1b]0;title\x07.npy"
+    )
 
 
 def test_a_long_stage_says_how_far_it_is(monkeypatch, capsys):

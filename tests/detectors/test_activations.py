@@ -60,8 +60,8 @@ def test_the_weights_with_the_largest_contributions_are_kept(sparsity):
     }
     n_kept = round(100 * (1 - sparsity))
     kept = np.zeros((5, 20))
-    for at in sorted(contributions, key=contributions.get)[-n_kept:]:
-        kept[at] = 1
+    for weight in sorted(contributions, key=contributions.get)[-n_kept:]:
+        kept[weight] = 1
     detector = ns.DICE(sparsity).fit(train)
     np.testing.assert_array_equal(detector.kept_, kept == 1)
     expected = [plain_energy(row, head.weight * kept, head.bias) for row in new.features]

@@ -1,4 +1,4 @@
-"""Several detectors as one: the p-values of the parts, the rules, and what is promised."""
+"""Several detectors as one: p-values, rules, what is promised, and the default."""
 
 import json
 from dataclasses import replace
@@ -13,12 +13,20 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import nescio as ns
 from fixtures.own_detectors import Neighbours
+from nescio import Outputs
 from nescio.calibration import Threshold
 from nescio.checks import NEEDS_CALIBRATION, check_detector, make_outputs
 from nescio.detectors import DETECTORS, build_detector, saving
 from nescio.detectors.base import learning_half
-from nescio.detectors.combined import RULES, continuous_p_values, reference_scores
+from nescio.detectors.combined import (
+    MIN_HELD_OUT,
+    RULES,
+    continuous_p_values,
+    default_detector,
+    reference_scores,
+)
 from nescio.errors import (
+    DefaultDetectorWarning,
     FileFormatError,
     ImplausibleValuesWarning,
     InputError,
@@ -53,13 +61,13 @@ def part_p_values(detector, X):
 def test_p_values_are_the_conformal_ones_made_continuous(reference, scores):
     reference, scores = np.sort(reference), np.sort(scores)
     n, threshold = len(reference), Threshold(reference, 0.5, None, 1)
-    found = continuous_p_values(reference, scores, threshold.limits)
+    result = continuous_p_values(reference, scores, threshold.limits)
     conformal = threshold.p_values(scores)
     inside = scores >= threshold.limits[0]
-    assert (found[inside] <= conformal[inside]).all()
-    assert (found[inside] >= conformal[inside] - (1 + 1e-12) / (n + 1)).all()
-    assert ((found > 0) & (found <= n / (n + 1))).all()
-    assert (np.diff(found) >= 0).all()
+    assert (result[inside] <= conformal[inside]).all()
+    assert (result[inside] >= conformal[inside] - (1 + 1e-12) / (n + 1)).all()
+    assert ((result > 0) & (result <= n / (n + 1))).all()
+    assert (np.diff(result) >= 0).all()
     last = np.flatnonzero(np.append(np.diff(reference) > 0, True))  # of equal scores
     np.testing.assert_allclose(
         continuous_p_values(reference, reference[last]), (last + 1) / (n + 1)
@@ -69,16 +77,16 @@ def test_p_values_are_the_conformal_ones_made_continuous(reference, scores):
 @pytest.mark.parametrize("reference", [[1.0], [2.0] * 30, [0.0] * 20 + [5.0] * 20])
 def test_samples_below_every_reference_score_keep_their_order(reference):
     scores = -np.logspace(0, 12, 50)
-    found = continuous_p_values(np.array(reference), scores)
-    assert (np.diff(found) < 0).all()
-    assert (found > 0).all()
-    assert found[0] < 1 / (len(reference) + 1)
+    result = continuous_p_values(np.array(reference), scores)
+    assert (np.diff(result) < 0).all()
+    assert (result > 0).all()
+    assert result[0] < 1 / (len(reference) + 1)
 
 
 def test_infinite_scores_of_a_part():
     reference = np.arange(9.0)
-    found = continuous_p_values(reference, np.array([-np.inf, np.inf, np.nan]))
-    np.testing.assert_array_equal(found, [0.0, 0.9, np.nan])
+    result = continuous_p_values(reference, np.array([-np.inf, np.inf, np.nan]))
+    np.testing.assert_array_equal(result, [0.0, 0.9, np.nan])
 
 
 # --- rules ------------------------------------------------------------------------------------
@@ -134,12 +142,12 @@ def test_the_promised_share_is_kept_though_the_parts_are_dependent(rule):
 
 @pytest.mark.slow
 def test_the_p_values_of_a_part_are_uniform_on_average():
-    found = []
+    result = []
     for seed in range(2000):
         rng = np.random.default_rng(seed)
-        found.append(continuous_p_values(np.sort(rng.normal(size=19)), rng.normal(size=5)))
+        result.append(continuous_p_values(np.sort(rng.normal(size=19)), rng.normal(size=5)))
     levels = np.arange(1, 19) / 20
-    shares = (np.ravel(found) <= levels[:, None]).mean(1)
+    shares = (np.ravel(result) <= levels[:, None]).mean(1)
     np.testing.assert_allclose(shares, levels, atol=0.025)
 
 
@@ -159,12 +167,12 @@ def test_parts_that_learn_nothing_need_no_training_data(logits):
 
 
 def test_names_texts_classes_and_objects_are_the_same(logits):
-    given = (
+    data = (
         ("joint_energy", "top_k_joint_energy(k=3)"),
         [ns.JointEnergy, ns.TopKJointEnergy(3)],
         build_detector("combined(detectors=[joint_energy, top_k_joint_energy(k=3)])").detectors,
     )
-    scores = [ns.Combined(parts).calibrate(logits).score_samples(logits) for parts in given]
+    scores = [ns.Combined(parts).calibrate(logits).score_samples(logits) for parts in data]
     np.testing.assert_array_equal(scores[0], scores[1])
     np.testing.assert_array_equal(scores[0], scores[2])
 
@@ -227,9 +235,9 @@ def test_masked_labels_count_if_every_part_accepts_them(logits):
 
 def test_warnings_come_once(logits):
     logits[:, 2] = 1.5
-    with pytest.warns(ImplausibleValuesWarning) as found:
+    with pytest.warns(ImplausibleValuesWarning) as result:
         ns.Combined(LOGIT_PARTS).calibrate(logits)
-    assert len(found) == 1
+    assert len(result) == 1
     logits[:, 2] = np.arange(400)
     saturated = np.where(logits > 0, 50.0, logits)
     ns.Combined(["joint_energy", "max_prob"]).calibrate(saturated)  # ties of a part are no ties
@@ -402,3 +410,74 @@ def test_probabilities_are_refused_and_converted(rng):
     with pytest.raises(ProbabilitiesError):
         ns.Combined(LOGIT_PARTS).calibrate(probs)
     ns.Combined(LOGIT_PARTS).calibrate(probs, from_probs=True).assess(probs, from_probs=True)
+
+
+def outputs(n, seed=0, **without):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, (n, 6))
+    features = labels @ np.eye(6, 8) + 0.3 * rng.normal(size=(n, 8))
+    logits = 4 * labels - 2 + rng.normal(size=(n, 6))
+    return Outputs(logits, **({"features": features, "labels": labels} | without))
+
+
+def test_features_and_labels_make_a_combination_that_can_be_used():
+    train, held_out = outputs(300), outputs(MIN_HELD_OUT, 1)
+    detector, reason = default_detector(train, held_out, tpr=0.9)
+    assert detector.name == "combined"
+    assert "linear probe" in reason
+    assessed = detector.fit(train).calibrate(held_out).assess(outputs(2000, 2))
+    assert 0.85 < assessed.in_distribution.mean() < 0.95
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "why"),
+    [
+        (None, outputs(500), "it needs training outputs"),
+        (outputs(300, features=None), outputs(500), "training outputs have no features"),
+        (outputs(300, labels=None), outputs(500), "training outputs have no labels"),
+        (outputs(300), outputs(500, features=None), "held-out outputs have no features"),
+        (None, outputs(100, features=None), "needs training outputs"),
+    ],
+)
+def test_without_features_it_is_joint_energy(train, held_out, why):
+    detector, reason = default_detector(train, held_out, nonfinite="out")  # warnings are errors
+    assert (detector.name, detector.nonfinite) == ("joint_energy", "out")
+    assert why in reason
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "why"),
+    [
+        (
+            outputs(300, labels=outputs(300).labels[::-1]),
+            outputs(500),
+            "the training labels do not fit the logits",
+        ),
+        (
+            outputs(300, features=np.ones((300, 4097))),
+            outputs(500, features=np.ones((500, 4097))),
+            "there are 4,097 features",
+        ),
+        (outputs(300), outputs(MIN_HELD_OUT - 1), "needs 400 held-out samples, and there are 399"),
+    ],
+)
+def test_features_that_cannot_be_used_are_warned_of(train, held_out, why):
+    with pytest.warns(DefaultDetectorWarning, match=why):
+        detector, reason = default_detector(train, held_out)
+    assert detector.name == "joint_energy"
+    assert why in reason
+
+
+def test_columns_of_a_table_are_compared_with_training_samples():
+    detector, reason = default_detector(of_table=True, tpr=0.9)
+    assert (detector.name, detector.tpr) == ("knn", 0.9)
+    assert "columns of the table" in reason
+
+
+@pytest.mark.parametrize(("n_labels", "name"), [(20, "joint_energy"), (21, "top_k_joint_energy")])
+def test_of_many_labels_the_largest_count(n_labels, name):
+    held_out = Outputs(np.random.default_rng(0).normal(-2, 3, (500, n_labels)))
+    detector, reason = default_detector(held_out=held_out, tpr=0.9)
+    assert (detector.name, detector.tpr) == (name, 0.9)
+    assert detector.get_params().get("k", 20) == 20
+    assert ("20 largest labels" in reason) == (n_labels > 20)

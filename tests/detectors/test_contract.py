@@ -35,14 +35,14 @@ def test_it_passes_the_common_checks(kind, registered):
 
 @own
 def test_it_is_compared_with_others(kind):
-    found = compare_outputs(
+    result = compare_outputs(
         {"own": kind(), "joint_energy": ns.JointEnergy()},
         make_outputs(200, seed=1),
         {"shifted": make_outputs(100, seed=2, shift=4.0)},
         train=make_outputs(300),
         n_bootstrap=0,
     )
-    assert set(found.results["shifted"]) == {"own", "joint_energy"}
+    assert set(result.results["shifted"]) == {"own", "joint_energy"}
 
 
 @own

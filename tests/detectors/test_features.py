@@ -12,8 +12,8 @@ from nescio.outputs import Outputs
 def test_the_product_of_any_number_of_rows(rng, shape):
     rows, matrix = rng.normal(size=(110, shape[0])), rng.normal(size=shape)
     for n_rows in (0, 1, 23, 24, 25, 110):
-        found = product(rows[:n_rows], matrix)
-        np.testing.assert_allclose(found, rows[:n_rows] @ matrix, rtol=1e-9, atol=1e-12)
+        result, expected = product(rows[:n_rows], matrix), rows[:n_rows] @ matrix
+        np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
     assert product(rows.astype(np.float32), matrix.astype(np.float32)).dtype == np.float32
 
 
@@ -30,10 +30,10 @@ def test_blocks_are_small_and_whole():
 def test_unit_rows_keep_their_precision_and_order(rng):
     rows = rng.normal(size=(30, 5)) * 10.0 ** rng.integers(-30, 30, (30, 1))
     for dtype, tolerance in ((np.float32, 1e-6), (np.float64, 1e-15)):
-        found = unit_rows(np.asfortranarray(rows.astype(dtype)))
-        assert found.dtype == dtype
+        result = unit_rows(np.asfortranarray(rows.astype(dtype)))
+        assert result.dtype == dtype
         expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        np.testing.assert_allclose(found, expected, rtol=10 * tolerance, atol=tolerance)
+        np.testing.assert_allclose(result, expected, rtol=10 * tolerance, atol=tolerance)
 
 
 def test_centring_far_from_zero_loses_nothing(rng):

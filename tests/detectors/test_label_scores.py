@@ -20,10 +20,10 @@ def test_there_is_a_detector_for_every_score(rng):
 
 
 def plain_gap(row):
-    known = [logit for logit in row if logit > -np.inf]
-    predicted = [logit for logit in known if logit > 0] or [max(known)]
-    others = [logit for logit in known if logit <= 0 and logit not in predicted] or [min(known)]
-    return np.mean(predicted) - np.mean(others)
+    logits = [logit for logit in row if logit > -np.inf]
+    predicted = [logit for logit in logits if logit > 0] or [max(logits)]
+    absent = [logit for logit in logits if logit not in predicted] or [min(logits)]
+    return np.mean(predicted) - np.mean(absent)
 
 
 def test_the_predicted_labels_minus_the_others(rng):
@@ -85,10 +85,13 @@ def test_a_masked_label_counts_nothing_for_gradnorm():
     masked = outputs.logits.copy()
     masked[:, 2] = -np.inf
     arrays = {"penultimate": outputs.features}
+    fewer = np.delete(outputs.logits, 2, axis=1)
     for target in (0.0, 0.5):
-        found = ns.GradNorm(target).score_samples(ns.Outputs(masked, arrays=arrays))
-        fewer = ns.Outputs(np.delete(outputs.logits, 2, axis=1), arrays=arrays)
-        np.testing.assert_allclose(found, ns.GradNorm(target).score_samples(fewer))
+        masked_scores, expected = (
+            ns.GradNorm(target).score_samples(ns.Outputs(logits, arrays=arrays))
+            for logits in (masked, fewer)
+        )
+        np.testing.assert_allclose(masked_scores, expected)
 
 
 @pytest.mark.parametrize("aggregate", ["max", "sum"])
@@ -97,8 +100,7 @@ def test_odin_is_the_probability_of_the_perturbed_logits(aggregate, rng):
     outputs = ns.Outputs(rng.normal(size=(40, 3)), arrays=arrays)
     probabilities = 1 / (1 + np.exp(-arrays[f"odin_{aggregate}"]))
     expected = getattr(probabilities, aggregate)(1)
-    found = ns.ODIN(aggregate).score_samples(outputs)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(ns.ODIN(aggregate).score_samples(outputs), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

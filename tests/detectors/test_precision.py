@@ -5,6 +5,7 @@ import json
 import tempfile
 import warnings
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ def through(matrix, kind):
         return np.array(decode_outputs(JSON, body).logits)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"x.{kind}"
-        names = [f"label {at}" for at in range(matrix.shape[1])]
+        names = [f"label {column}" for column in range(matrix.shape[1])]
         if kind == "csv":
             lines = [",".join(map(repr, row)) for row in matrix.tolist()]
             path.write_text("\n".join([",".join(names), *lines]), "utf-8")
@@ -105,26 +106,26 @@ def test_verdicts_do_not_depend_on_the_storage(name, values):
     detector = calibrated(name, values, "float32")
     new = stored(values, 3, 60, "float32")
     expected = detector.assess(new, groups=groups(detector, 60))
-    others = [detector, calibrated(name, values, "float64")]
-    for one in others:
-        for kind in ["float32", *storages(values)]:
-            outputs = stored(values, 3, 60, kind)
-            found = one.assess(outputs, groups=groups(one, 60))
-            where = f"{kind}, calibrated in float{32 if one is detector else 64}"
-            taus = one.calibration_.threshold_of(found.groups)
-            if values == "continuous":  # rounding may exchange two neighbours in rank
-                ranks = one.calibration_.n_samples * (found.p_values - expected.p_values)
-                assert np.abs(ranks).max() < 2.5, where
-                near = np.isclose(found.scores, taus, rtol=1e-5)
-                assert (near | (found.in_distribution == expected.in_distribution)).all(), where
-            else:
-                np.testing.assert_array_equal(found.p_values, expected.p_values, where)
-                verdicts = expected.in_distribution
-                np.testing.assert_array_equal(found.in_distribution, verdicts, where)
-            inside = one.predict(outputs, groups=groups(one, 60)) == 1
-            np.testing.assert_array_equal(inside, found.in_distribution, where)
-            by_hand = one.score_samples(outputs) >= taus
-            np.testing.assert_array_equal(by_hand, found.in_distribution, where)
+    in_float64 = calibrated(name, values, "float64")
+    kinds = ["float32", *storages(values)]
+    for (calibrated_in, same), kind in product({32: detector, 64: in_float64}.items(), kinds):
+        outputs = stored(values, 3, 60, kind)
+        verdicts = same.assess(outputs, groups=groups(same, 60))
+        where = f"{kind}, calibrated in float{calibrated_in}"
+        taus = same.calibration_.threshold_of(verdicts.groups)
+        if values == "continuous":  # rounding may exchange two neighbours in rank
+            ranks = same.calibration_.n_samples * (verdicts.p_values - expected.p_values)
+            assert np.abs(ranks).max() < 2.5, where
+            near = np.isclose(verdicts.scores, taus, rtol=1e-5)
+            assert (near | (verdicts.in_distribution == expected.in_distribution)).all(), where
+        else:
+            np.testing.assert_array_equal(verdicts.p_values, expected.p_values, where)
+            inside = expected.in_distribution
+            np.testing.assert_array_equal(verdicts.in_distribution, inside, where)
+        inside = same.predict(outputs, groups=groups(same, 60)) == 1
+        np.testing.assert_array_equal(inside, verdicts.in_distribution, where)
+        by_hand = same.score_samples(outputs) >= taus
+        np.testing.assert_array_equal(by_hand, verdicts.in_distribution, where)
 
 
 @pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
@@ -144,11 +145,10 @@ def test_a_monitor_sees_the_same_stream(name):
 @pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
 def test_groups_by_label_count_are_the_same():
     detector = ns.JointEnergy().calibrate(stored("tied", 5, 1200, "csv"), groups="label_count")
-    expected, found = (detector.assess(stored("tied", 3, 300, kind)) for kind in ("csv", "float32"))
-    assert len(set(expected.groups)) > 1
-    np.testing.assert_array_equal(found.groups, expected.groups)
-    np.testing.assert_array_equal(found.p_values, expected.p_values)
-    np.testing.assert_array_equal(found.in_distribution, expected.in_distribution)
+    csv, float32 = (detector.assess(stored("tied", 3, 300, kind)) for kind in ("csv", "float32"))
+    assert len(set(csv.groups)) > 1
+    for name in ("groups", "p_values", "in_distribution"):
+        np.testing.assert_array_equal(getattr(float32, name), getattr(csv, name))
 
 
 def test_neighbours_are_found_beyond_the_range_of_float32():
@@ -163,16 +163,16 @@ def test_verdicts_do_not_depend_on_the_kernel(monkeypatch):
     values = np.array([-2.2, -1.1, 1.1, 2.2])  # few sums, which lie far apart
     rng = np.random.default_rng(0)
     held_out, new = (rng.choice(values, (n, 8)).astype(np.float32) for n in (500, 300))
-    found = {}
+    by_kernel = []
     for kernel in (joint_energy_direct, joint_energy_by_products):
         monkeypatch.setitem(TERMS, "energy", TERMS["energy"]._replace(sum_kernel=kernel))
         detector = ns.JointEnergy().calibrate(held_out)
-        found[kernel] = detector, detector.score_samples(new)
-    (first, scores), (_, others) = found.values()
-    assert (scores != others).any()
-    expected = first.calibration_.p_values(scores, None)
-    np.testing.assert_array_equal(first.calibration_.p_values(others, None), expected)
-    np.testing.assert_array_equal(others >= first.offset_, scores >= first.offset_)
+        by_kernel.append(detector.score_samples(new))
+    first, second = by_kernel
+    assert (first != second).any()
+    p_values = [detector.calibration_.p_values(scores, None) for scores in by_kernel]
+    np.testing.assert_array_equal(*p_values)
+    np.testing.assert_array_equal(first >= detector.offset_, second >= detector.offset_)
 
 
 @pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
@@ -187,9 +187,9 @@ def test_features_that_depend_on_each_other_do_so_in_every_precision(name):
         labels = rng.random((n_samples, 3)) < 0.5
         return ns.Outputs(features[:, :3], features, labels=labels)
 
-    found = []
+    p_values = []
     for dtype in (np.float64, np.float32):
         rng = np.random.default_rng(0)
         detector = DETECTORS[name]().fit(made(800, dtype)).calibrate(made(400, dtype))
-        found.append(detector.assess(made(100, dtype)).p_values)
-    np.testing.assert_allclose(found[0], found[1], atol=2.5 / 401)  # neighbours in rank
+        p_values.append(detector.assess(made(100, dtype)).p_values)
+    np.testing.assert_allclose(*p_values, atol=2.5 / 401)  # neighbours in rank

@@ -303,15 +303,6 @@ def test_a_class_reads_only_its_own_files(saved):
     assert isinstance(ns.MaxLogit.load(saved("max_logit")), ns.MaxLogit)
 
 
-def test_an_existing_file_is_kept_unless_forced(saved):
-    path = saved("joint_energy")
-    before = path.read_bytes()
-    with pytest.raises(FileError, match="exists already"):
-        ns.load(path).save(path)
-    assert path.read_bytes() == before
-    ns.load(path).save(path, force=True)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "hint"),
     [
@@ -350,36 +341,3 @@ def test_a_file_overwritten_in_place_does_not_change_what_was_loaded(saved):
     with path.open("r+b") as stream:
         stream.write(bytes(path.stat().st_size))
     np.testing.assert_array_equal(loaded.score_samples(asked), before)
-
-
-# --- what the calibration data looked like --------------------------------------------------------
-
-
-def test_calibrating_again_replaces_the_medians_and_failing_keeps_them():
-    detector = ns.JointEnergy().calibrate(make_outputs(100, shift=3.0))
-    before = detector.profile_.medians
-    with pytest.raises(ParameterError):
-        detector.calibrate(make_outputs(100), groups="colour")
-    assert detector.profile_.medians is before
-    detector.calibrate(make_outputs(100), groups=["a", "b"] * 50)
-    assert detector.profile_.medians.labels.shape == (2, 6)
-    detector.calibrate(make_outputs(100))
-    np.testing.assert_array_equal(
-        detector.profile_.medians.labels,
-        ns.JointEnergy().calibrate(make_outputs(100)).profile_.medians.labels,
-    )
-
-
-@pytest.mark.parametrize("by", [None, "label_count", "custom"])
-def test_the_medians_are_saved(tmp_path, by):
-    outputs, groups = make_outputs(3000), by
-    if by == "custom":
-        groups = np.array(["z", "ä", "b"] * 1000)  # not in the order of their names
-    detector = ns.TopKJointEnergy(k=2).calibrate(outputs, groups=groups)
-    detector.save(tmp_path / "x.nescio")
-    new = {"groups": groups[:20]} if by == "custom" else {}
-    loaded = ns.load(tmp_path / "x.nescio").explain(outputs[:20], **new)
-    kept = detector.explain(outputs[:20], **new)
-    np.testing.assert_array_equal(loaded.medians, kept.medians)
-    np.testing.assert_array_equal(loaded.rank_medians, kept.rank_medians)
-    assert repr(loaded) == repr(kept)

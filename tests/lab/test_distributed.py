@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 from nescio.errors import ParameterError
+from nescio.lab.data import load_coco
 from nescio.lab.data.split import Reader, in_batches
 from nescio.lab.networks.checkpoint import load_checkpoint
 from nescio.lab.networks.network import prepared
@@ -57,9 +58,13 @@ def test_what_torchrun_says(monkeypatch):
     assert (world, world.leads) == (World(rank=5, size=8, local_rank=1), False)
     assert world.device(torch.device("cuda")) == torch.device("cuda", 1)
     assert world.device(torch.device("cpu")) == torch.device("cpu")
-    world.check_batch_size(16)
-    with pytest.raises(ParameterError, match="divisible by the number of processes, 8, got 7"):
-        world.check_batch_size(7)
+
+
+def test_every_process_has_the_same_share_of_a_batch(settings, coco_tree, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    splits = [load_coco(coco_tree(), name) for name in ("train", "val")]
+    with pytest.raises(ParameterError, match="divisible by the number of processes, 3, got 8"):
+        train(settings(), *splits, tmp_path / "run")
 
 
 @pytest.mark.slow

@@ -62,13 +62,13 @@ def test_outputs_are_what_the_network_gives(checkpoint, val, tmp_path):
     assert outputs.manifest["layers"] == ["pooled", "penultimate"]
     assert not list(tmp_path.glob("*.parts"))
     # Labels are in the order of the network; those of another set are left out.
-    for names, labels in (
+    for names, expected in (
         (("blue", "red", "green"), val.labels[:, [2, 0, 1]].tolist()),
         (("blue", "red", "grey"), None),
     ):
         done = extract(checkpoint(label_names=names), val, tmp_path / f"{names[2]}.safetensors")
-        found = Outputs.load(done.path).labels
-        assert (found if found is None else found.tolist()) == labels
+        labels = Outputs.load(done.path).labels
+        assert (labels if labels is None else labels.tolist()) == expected
 
 
 def test_a_result_is_made_once_and_replaced_only_with_force(checkpoint, val, tmp_path):
@@ -202,8 +202,8 @@ def test_tuned_settings_add_what_odin_and_mahalanobis_read(checkpoint, val, tmp_
     (pixels,) = Reader(val, made.preprocessing).batches([range(14)])
     inputs = made.preprocessing.inputs(pixels, torch.device("cpu"))
     module = CheckpointRunner(made).module()
-    found = find_directions(module, inputs, made.preprocessing, ("max", "sum"))
-    moved = step(module, inputs, found, "max", 0.002)
+    perturbation = find_directions(module, inputs, made.preprocessing, ("max", "sum"))
+    moved = step(module, inputs, perturbation, "max", 0.002)
     np.testing.assert_allclose(outputs.arrays["odin_max"], moved[0] / 10, rtol=1e-5)
     assert outputs.manifest["tuning"][1]["temperature"] == 10.0
 
@@ -380,13 +380,13 @@ def test_cached_features_spare_the_backbone(frozen, features, tmp_path):
     pooled = cached_features(made, val, cache)
     cached = extract(made, val, tmp_path / "c.safetensors", features=features, pooled=pooled)
     assert not passes
-    one, other = Outputs.load(direct.path), Outputs.load(cached.path)
-    assert one.arrays.keys() == other.arrays.keys()
-    for name in ("logits", "features", *one.arrays):
-        np.testing.assert_allclose(one.get(name), other.get(name), rtol=1e-5, atol=1e-6)
-    assert one.manifest == other.manifest
-    assert np.array_equal(one.ids, other.ids)
-    assert (one.head is None) == (other.head is None) == (features == "pooled")
+    whole, other = Outputs.load(direct.path), Outputs.load(cached.path)
+    assert whole.arrays.keys() == other.arrays.keys()
+    for name in ("logits", "features", *whole.arrays):
+        np.testing.assert_allclose(whole.get(name), other.get(name), rtol=1e-5, atol=1e-6)
+    assert whole.manifest == other.manifest
+    assert np.array_equal(whole.ids, other.ids)
+    assert (whole.head is None) == (other.head is None) == (features == "pooled")
 
 
 def test_the_key_is_backbone_preprocessing_and_data(frozen, checkpoint, tmp_path):
@@ -395,8 +395,8 @@ def test_the_key_is_backbone_preprocessing_and_data(frozen, checkpoint, tmp_path
     before = sorted(cache.iterdir())
     features = cached_features(made, val, cache)
     assert (len(features), sorted(cache.iterdir())) == (14, before)
-    others = [(checkpoint(), val), (made, val.subset(range(5))), (made, splits["test"])]
-    for number, (network, split) in enumerate(others, 1):
+    variants = [(checkpoint(), val), (made, val.subset(range(5))), (made, splits["test"])]
+    for number, (network, split) in enumerate(variants, 1):
         assert len(cached_features(network, split, cache)) == len(split)
         assert len(list(cache.glob("*.safetensors"))) == 2 + number
     val.path(0).write_bytes(val.path(1).read_bytes())

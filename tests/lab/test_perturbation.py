@@ -1,6 +1,7 @@
-"""The settings of tuning, and the grid of one backward pass: it equals the direct way."""
+"""Input perturbation, the grid of one backward pass, and tuning."""
 
 import itertools
+import json
 import re
 from pathlib import Path
 
@@ -11,22 +12,25 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 from nescio.detectors import Mahalanobis
-from nescio.errors import ParameterError
+from nescio.errors import FileFormatError, ParameterError
+from nescio.lab.data import SYNTHETIC_SETS, load_coco
+from nescio.lab.extraction import extract
 from nescio.lab.networks.checkpoint import CheckpointRunner
 from nescio.lab.perturbation import (
     AGGREGATES,
     MAHALANOBIS_EPSILONS,
     TEMPERATURES,
+    Setting,
+    Tuning,
     find_directions,
     grid_scores,
     step,
+    synthetic_sets,
+    tune,
 )
-from nescio.lab.settings import (
-    ODIN_EPSILONS,
-    MahalanobisSettings,
-    OdinSettings,
-    TuneSettings,
-)
+from nescio.lab.settings import ODIN_EPSILONS, MahalanobisSettings, OdinSettings, TuneSettings
+from nescio.models.images import Preprocessing
+from nescio.outputs import Outputs
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "input-perturbation.md"
 
@@ -67,9 +71,9 @@ def test_the_page_shows_the_defaults(tmp_path):
 
 def test_each_setting_changes_the_direction_of_its_own_method():
     def directions(**settings):
-        found = TuneSettings(**settings)
+        chosen = TuneSettings(**settings)
         methods = [(name, how) for name in ("odin", "mahalanobis") for how in ("max", "sum")]
-        return [found.direction(*method) for method in methods]
+        return [chosen.direction(*method) for method in methods]
 
     assert directions() == ["max", "sum", "max", "sum"]
     predicted = directions(odin=OdinSettings("predicted"))
@@ -90,9 +94,9 @@ def test_every_setting_equals_the_direct_way(checkpoint, aggregate, rng):
     labels = rng.integers(0, 2, (300, 3))
     labels[:, 0] = 1
     detector = Mahalanobis(aggregate=aggregate).fit(around, labels)
-    found = grid_scores(module, inputs, preprocessing, {aggregate: detector}, TuneSettings())
-    assert len(found) == 84 + 6
-    for point, values in found.items():
+    columns = grid_scores(module, inputs, preprocessing, {aggregate: detector}, TuneSettings())
+    assert len(columns) == 84 + 6
+    for point, values in columns.items():
         method, _, epsilon, temperature = point
         logits, features = direct_outputs(module, inputs, preprocessing.std, aggregate, epsilon)
         if method == "odin":
@@ -101,7 +105,7 @@ def test_every_setting_equals_the_direct_way(checkpoint, aggregate, rng):
         else:
             expected = detector.score_samples(features)
         np.testing.assert_allclose(values, expected, rtol=1e-7, err_msg=str(point))
-    odin = [(e, t) for m, _, e, t in found if m == "odin"]
+    odin = [(e, t) for m, _, e, t in columns if m == "odin"]
     assert sorted(odin) == sorted(itertools.product(ODIN_EPSILONS, TEMPERATURES))
 
 
@@ -110,13 +114,13 @@ def test_the_step_raises_the_confidence(checkpoint, rng):
     made.network.double()
     inputs = torch.from_numpy(rng.normal(size=(6, 3, 32, 32)))
     module = as_module(made)
-    found = find_directions(module, inputs, made.preprocessing)
-    before = found.outputs[0]
-    after = step(module, inputs, found, "max", epsilon)[0]
+    perturbation = find_directions(module, inputs, made.preprocessing)
+    before = perturbation.outputs[0]
+    after = step(module, inputs, perturbation, "max", epsilon)[0]
     assert (after.amax(1) > before.amax(1)).all()
     labels = (before > 0).double()
     loss = torch.nn.BCEWithLogitsLoss(reduction="none")
-    after = step(module, inputs, found, "sum", epsilon)[0]
+    after = step(module, inputs, perturbation, "sum", epsilon)[0]
     assert (loss(after, labels).sum(1) < loss(before, labels).sum(1)).all()
 
 
@@ -129,13 +133,15 @@ def test_with_the_predicted_label_the_step_lowers_a_negative_top_logit(checkpoin
         made.network.head.labels.bias += bias
     inputs = torch.from_numpy(rng.normal(size=(6, 3, 32, 32)))
     module = as_module(made)
-    found = find_directions(module, inputs, made.preprocessing, ("max", "predicted_max"))
-    before = found.outputs[0].amax(1)
+    perturbation = find_directions(module, inputs, made.preprocessing, ("max", "predicted_max"))
+    before = perturbation.outputs[0].amax(1)
     assert ((before > 0) == (bias > 0)).all()
-    after = step(module, inputs, found, "predicted_max", epsilon)[0].amax(1)
+    after = step(module, inputs, perturbation, "predicted_max", epsilon)[0].amax(1)
     assert ((after > before) == (bias > 0)).all()
     sign = 1 if bias > 0 else -1
-    assert torch.equal(found.directions["predicted_max"], sign * found.directions["max"])
+    assert torch.equal(
+        perturbation.directions["predicted_max"], sign * perturbation.directions["max"]
+    )
 
 
 def test_towards_the_nearest_mean(checkpoint, rng):
@@ -150,24 +156,24 @@ def test_towards_the_nearest_mean(checkpoint, rng):
     detector = Mahalanobis().fit(around, labels)
 
     x = inputs.clone().requires_grad_(True)
-    means = torch.tensor(np.stack([around[labels[:, at] == 1].mean(0) for at in range(3)]))
+    means = torch.tensor(np.stack([around[labels[:, label] == 1].mean(0) for label in range(3)]))
     centred = around - (labels @ means.numpy())
     precision = torch.tensor(np.linalg.inv(np.cov(centred.T, bias=True)))
     away = module(x)[1][:, None] - means  # (n_images, n_labels, n_features)
     distances = torch.einsum("nlf,fg,nlg->nl", away, precision, away)
     distances.amin(1).mean().backward()
 
-    found = find_directions(module, inputs, preprocessing, ("gaussian",), detector)
+    perturbation = find_directions(module, inputs, preprocessing, ("gaussian",), detector)
     std = preprocessing.per_colour(preprocessing.std, inputs)
-    same = (found.directions["gaussian"] == x.grad.sign() / std).double().mean()
+    same = (perturbation.directions["gaussian"] == x.grad.sign() / std).double().mean()
     assert same > 0.999  # but for the sign of what rounds to zero
-    after = detector.score_samples(step(module, inputs, found, "gaussian", epsilon)[1])
-    assert (after > detector.score_samples(found.outputs[1])).all()
+    after = detector.score_samples(step(module, inputs, perturbation, "gaussian", epsilon)[1])
+    assert (after > detector.score_samples(perturbation.outputs[1])).all()
     settings = TuneSettings(mahalanobis=MahalanobisSettings("gaussian"))
     scored = grid_scores(module, inputs, preprocessing, {"max": detector}, settings)
     np.testing.assert_allclose(
         scored["mahalanobis", "max", 0.002, None],
-        detector.score_samples(step(module, inputs, found, "gaussian", 0.002)[1]),
+        detector.score_samples(step(module, inputs, perturbation, "gaussian", 0.002)[1]),
     )
 
 
@@ -177,8 +183,8 @@ def test_a_saturated_logit_still_has_a_direction(checkpoint, rng):
     with torch.no_grad():
         made.network.head.labels.bias += 40
     inputs = torch.from_numpy(rng.normal(size=(2, 3, 32, 32)).astype(np.float32))
-    found = find_directions(as_module(made), inputs, made.preprocessing, ("max",))
-    assert (found.directions["max"] != 0).float().mean() > 0.99
+    perturbation = find_directions(as_module(made), inputs, made.preprocessing, ("max",))
+    assert (perturbation.directions["max"] != 0).float().mean() > 0.99
 
 
 def test_an_image_is_perturbed_alone_in_eval_mode(checkpoint, rng):
@@ -193,3 +199,119 @@ def test_an_image_is_perturbed_alone_in_eval_mode(checkpoint, rng):
     assert all(parameter.grad is None for parameter in module.parameters())
     with pytest.raises(ParameterError, match="eval mode"):
         find_directions(module.train(), inputs, preprocessing)
+
+
+@pytest.fixture
+def tuned(checkpoint, coco_tree, tmp_path):
+    made = checkpoint()
+    root = coco_tree(sizes=(("train", 60), ("val", 20)))
+    path = tmp_path / "train.safetensors"
+    extract(made, load_coco(root, "train"), path)
+    train = Outputs.load(path)
+    val = load_coco(root, "val")
+
+    def run(**options):
+        return tune(made, val, train, **{"aggregates": ("max",), "batch_size": 8, **options})
+
+    run.val = val
+    return run
+
+
+def test_the_lowest_fpr_over_the_five_sets_is_chosen(tuned, checkpoint, tmp_path):
+    seen = []
+    tuning = tuned(settings=TuneSettings(images=10), on_images=seen.append)
+    assert sum(seen) == 6 * 10
+    assert len(tuning.grid) == 84 + 6
+    assert tuning.model_hash == checkpoint().content_hash()
+    assert [(best.method, best.aggregate) for best in tuning.best] == [
+        ("mahalanobis", "max"),
+        ("odin", "max"),
+    ]
+    for best in tuning.best:
+        rivals = [setting.fpr95 for setting in tuning.grid if setting.method == best.method]
+        assert best.fpr95 == min(rivals)
+    assert tuning.data["n_images"] == 10
+    assert tuning.data["synthetic"] == list(SYNTHETIC_SETS)
+    tuning.save(tmp_path / "tuned.json")
+    assert Tuning.load(tmp_path / "tuned.json") == tuning
+    assert json.loads((tmp_path / "tuned.json").read_text())["best"] == tuning.chosen()
+
+
+def test_the_same_seed_gives_the_same_settings_in_any_batches(tuned):
+    settings = TuneSettings(images=12, odin=OdinSettings("predicted", (0.0, 0.004)))
+    first = tuned(settings=settings, batch_size=12)
+    directions = {(setting.method, setting.direction) for setting in first.grid}
+    assert directions == {("odin", "predicted_max"), ("mahalanobis", "max")}
+    assert tuned(settings=settings, batch_size=12) == first
+    assert tuned(settings=settings, batch_size=12, seed=1) != first
+    other = tuned(settings=settings, batch_size=5)
+    close = [abs(a.fpr95 - b.fpr95) for a, b in zip(first.grid, other.grid, strict=True)]
+    assert np.mean(close) < 0.02  # but for rounding
+
+
+def test_of_equals_the_smallest_step_is_taken():
+    grid = (
+        Setting("odin", "max", 0.002, 1.0, 0.25),
+        Setting("odin", "max", 0.001, 10.0, 0.25),
+        Setting("odin", "max", 0.001, 1.0, 0.25),
+        Setting("odin", "max", 0.0, 1.0, 0.5),
+    )
+    assert Tuning("", "pooled", grid, {}).best == (grid[2],)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"kind": "nescio.tuning", "schema": 1}'])
+def test_another_file_is_refused(content, tmp_path):
+    path = tmp_path / "tuned.json"
+    path.write_text(content)
+    with pytest.raises(FileFormatError, match=r"tuned\.json is not a file written by nescio tune"):
+        Tuning.load(path)
+
+
+def test_outputs_of_another_network_are_refused(checkpoint, coco_tree, tmp_path):
+    root = coco_tree()
+    path = tmp_path / "train.safetensors"
+    extract(checkpoint(seed=1), load_coco(root, "train"), path)
+    with pytest.raises(ParameterError, match="not extracted from this network"):
+        tune(checkpoint(), load_coco(root, "val"), Outputs.load(path))
+
+
+def test_synthetic_sets_are_made_from_the_images(coco_tree):
+    split = load_coco(coco_tree(sizes=(("val", 12),)), "val")
+    preprocessing = Preprocessing(16)
+    sets = {
+        name: torch.cat(list(batches)).numpy()
+        for name, batches in synthetic_sets(split, preprocessing, 3, 5, SYNTHETIC_SETS)
+    }
+    images = sets.pop("in-distribution")
+    assert list(sets) == list(SYNTHETIC_SETS)
+    assert all(pixels.shape == (12, 3, 16, 16) for pixels in sets.values())
+    # A jigsaw has the pixels of its image; a mean lies between two images, never one of itself.
+    jigsaw = next(pixels for name, pixels in sets.items() if "jigsaw" in name)
+    np.testing.assert_allclose(np.sort(jigsaw.reshape(12, -1)), np.sort(images.reshape(12, -1)))
+    assert not (jigsaw == images).all((1, 2, 3)).any()
+    mean = next(pixels for name, pixels in sets.items() if "arithmetic" in name)
+    partners = 2 * mean - images
+    for index, partner in enumerate(partners):
+        nearest = np.abs(images - partner).max((1, 2, 3)).argmin()
+        assert nearest != index
+        np.testing.assert_allclose(images[nearest], partner, atol=1e-5)
+
+
+def test_a_setting_keeps_95_percent_of_the_images_and_lets_its_fpr_through(tuned, checkpoint):
+    # By hand, without perturbation: the largest logit ranks as ODIN's score does.
+    tuning = tuned(settings=TuneSettings(images=20))
+    made, split = checkpoint(), tuned.val
+    top = {}
+    for name, batches in synthetic_sets(split, made.preprocessing, 0, 8, SYNTHETIC_SETS):
+        inputs = [made.preprocessing.normalise(pixels) for pixels in batches]
+        with torch.inference_mode():
+            top[name] = torch.cat([made.network(batch).amax(1) for batch in inputs]).numpy()
+    id_scores = np.sort(top.pop("in-distribution"))
+    threshold = id_scores[1]  # 19 of 20 are at least this
+    let_through = np.concatenate([scores >= threshold for scores in top.values()])
+    plain = [
+        setting for setting in tuning.grid if setting.method == "odin" and setting.epsilon == 0
+    ]
+    assert len(plain) == 4
+    for setting in plain:
+        assert setting.fpr95 == pytest.approx(let_through.mean(), abs=0.011)

@@ -66,8 +66,8 @@ def test_a_network_learns_and_the_best_epoch_is_kept(fit, train_and_val):
     pixels = np.concatenate([*Reader(train_and_val[1], best.preprocessing).batches([range(14)])])
     with torch.inference_mode():
         logits = best.network(best.preprocessing.inputs(pixels, torch.device("cpu")))
-    found = mean_average_precision(train_and_val[1].labels, logits)
-    assert found == pytest.approx(run.best.val_map)
+    val_map = mean_average_precision(train_and_val[1].labels, logits)
+    assert val_map == pytest.approx(run.best.val_map)
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["val_map"] for line in lines] == [e.val_map for e in run.history]
     facts = best.training

@@ -1,16 +1,19 @@
-"""The measures against scikit-learn, DeLong's test, and the weights of resamples."""
+"""The measures against scikit-learn, DeLong's test, resamples and intervals."""
 
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.stats import bootstrap
 from sklearn import metrics as sk
 
 from nescio import metrics
 from nescio.errors import InputError, ShapeError
-from nescio.metrics.measures import Ranking
+from nescio.metrics import measures
+from nescio.metrics.measures import Ranking, bca_levels, interval, resample, resample_bins
 
 tied = hnp.arrays(np.float64, st.integers(1, 60), elements=st.integers(-5, 5).map(float))
 smooth = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e3, 1e3))
@@ -167,7 +170,7 @@ def draw(rng, scores):
 def test_a_resample_of_tied_scores_is_the_measure_of_the_samples_drawn(rng):
     """The bootstrap weighs sorted samples; this draws and sorts them anew."""
     scores = [np.repeat(rng.normal(mean, 1, 20).round(1), 2) for mean in (1, 0)]
-    (id_weights, drawn_id), (ood_weights, drawn_ood) = (draw(rng, one) for one in scores)
+    (id_weights, drawn_id), (ood_weights, drawn_ood) = (draw(rng, values) for values in scores)
     ranking = Ranking.from_scores(*scores)
     weighed = ranking.measures(0.9, 2.0, id_weights=id_weights, ood_weights=ood_weights)
     again = Ranking.from_scores(drawn_id, drawn_ood).measures(0.9, 2.0)
@@ -176,14 +179,77 @@ def test_a_resample_of_tied_scores_is_the_measure_of_the_samples_drawn(rng):
 
 def test_the_copies_of_an_untied_sample_are_counted_one_after_the_other(rng):
     scores = [rng.normal(mean, 1, 200) for mean in (1, 0)]
-    (id_weights, drawn_id), (ood_weights, drawn_ood) = (draw(rng, one) for one in scores)
+    (id_weights, drawn_id), (ood_weights, drawn_ood) = (draw(rng, values) for values in scores)
     ranking = Ranking.from_scores(*scores)
     weighed = ranking.measures(0.9, 2.0, id_weights=id_weights, ood_weights=ood_weights)
     tied = Ranking.from_scores(drawn_id, drawn_ood).measures(0.9, 2.0)
-    apart = Ranking.from_scores(*(one + rng.uniform(0, 1e-9, 200) for one in (drawn_id, drawn_ood)))
+    apart = Ranking.from_scores(
+        *(values + rng.uniform(0, 1e-9, 200) for values in (drawn_id, drawn_ood))
+    )
     expected = apart.measures(0.9, 2.0)
     for name in ("aupr", "aupr_at_ratio", "aupr_ood_positive"):
         # Not equal: the copies in the data are in random order, and the middle stands for all.
         assert abs(weighed[name] - expected[name]) < abs(tied[name] - expected[name]) / 2
     for name in ("auroc", "fpr", "fpr_ood_positive"):
         assert weighed[name] == pytest.approx(tied[name], rel=1e-12)
+
+
+# --- intervals ---
+
+
+def test_the_interval_of_a_mean_is_that_of_scipy(rng):
+    """SciPy takes the acceleration from a jackknife, and nescio from the resamples."""
+    data = rng.exponential(size=60)
+    samples = rng.choice(data, (20_000, 60)).mean(axis=1)
+    theirs = bootstrap(
+        (data,), np.mean, n_resamples=20_000, method="BCa", random_state=np.random.default_rng(1)
+    ).confidence_interval
+    ours = interval(samples, data.mean(), 0.95)
+    assert ours == pytest.approx(theirs, abs=0.02)
+    assert ours[1] - np.quantile(samples, 0.975) > 0.02  # the correction of a skewed mean
+
+
+def test_without_bias_and_skewness_the_levels_are_the_tails():
+    samples = np.linspace(-1, 1, 1001)
+    assert bca_levels(samples, 0.0, [0.025, 0.975]) == pytest.approx([0.025, 0.975])
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 0.5, 1.0])
+def test_resamples_on_one_side_of_the_estimate(value):
+    low, high = interval(np.full(50, 0.5), value, 0.95)
+    assert (low, high) == (min(0.5, value), max(0.5, value))
+
+
+def test_a_single_odd_resample_does_not_break_the_formula():
+    samples = np.append(np.full(999, 0.9), 0.1)
+    levels = bca_levels(samples, 0.9, [0.0005, 0.9995])
+    assert all(0 <= level <= 1 for level in levels)
+    assert interval(samples, 0.9, 0.999) == (0.1, 0.9)
+
+
+@pytest.mark.parametrize("decimals", [None, 1], ids=["untied", "tied"])
+@pytest.mark.parametrize(("n", "m"), [(900, 700), (3_000, 40), (40, 3_000)])
+def test_the_resamples_have_the_spread_of_those_drawn_one_by_one(n, m, decimals):
+    rng = np.random.default_rng(5)
+    scores = rng.normal(1.5, 1, n), rng.normal(0, 1, m)
+    if decimals is not None:
+        scores = tuple(values.round(decimals) for values in scores)
+    ranking = Ranking.from_scores(*scores)
+    values = ranking.measures(0.9, 1.0)
+    one_by_one = resample(ranking, 0.9, 1.0, 400, np.random.default_rng(0))
+    by_bin = resample_bins(ranking, values, 0.9, 1.0, 800, np.random.default_rng(1))
+    for name in values:
+        expected, spread = one_by_one[name], one_by_one[name].std()
+        # The standard error of a mean and of a spread of 400 is 0.05 and 0.04 of the spread.
+        assert abs(by_bin[name].mean() - expected.mean()) < 0.25 * spread + 1e-12, name
+        assert by_bin[name].std() == pytest.approx(spread, rel=0.2, abs=1e-9), name
+
+
+def test_more_than_a_million_samples_are_drawn_by_bin(rng, monkeypatch):
+    draws = Mock(wraps=resample_bins)
+    monkeypatch.setattr(measures, "resample_bins", draws)
+    result = metrics.evaluate(rng.normal(1, 1, 600_000), rng.normal(0, 1, 500_000), n_bootstrap=20)
+    for estimate in (result.fpr, result.auroc, result.aupr):
+        assert estimate.low <= estimate.value <= estimate.high
+        assert estimate.high - estimate.low < 0.01
+    draws.assert_called_once()

@@ -8,7 +8,7 @@ import pytest
 from nescio._io.tables import Columns
 from nescio.errors import FileError, FileFormatError, InputError, ShapeError
 from nescio.outputs import Head, Outputs, reading as streams
-from nescio.outputs.reading import open_stream, read_outputs
+from nescio.outputs.reading import OutputsStream, read_outputs
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -50,7 +50,7 @@ def write_arrow(table, path, rows=177):
 
 def read(address, columns=Columns(), first=0, **options):  # noqa: B008
     """Return all blocks as one, with the kept columns of Arrow."""
-    blocks = list(open_stream(address, columns, **options).blocks(first))
+    blocks = list(OutputsStream(address, columns, **options).blocks(first))
     assert [block.start for block in blocks] == [
         SIZE * number for number in range(first, first + len(blocks))
     ]
@@ -94,7 +94,7 @@ def source(request, table, tmp_path):
 
 def test_blocks_are_the_rows_of_the_whole_file(source):
     address, table = source
-    stream = open_stream(address, REST)
+    stream = OutputsStream(address, REST)
     assert (stream.n_rows, stream.n_blocks, stream.block_rows) == (N, 8, SIZE)
     found, kept = read(address, REST)
     expected = np.column_stack([table[name] for name in LABELS])
@@ -194,16 +194,16 @@ def test_large_rows_make_a_smaller_sample(tmp_path, monkeypatch):
 def test_columns_that_are_no_labels_are_an_error_before_any_row_is_read(tmp_path, table):
     write_parquet(table, tmp_path / "x.parquet")
     with pytest.raises(InputError, match=r"x.parquet: the logits may be in the lists of 'tags'"):
-        open_stream(tmp_path / "x.parquet")
+        OutputsStream(tmp_path / "x.parquet")
     with pytest.raises(InputError, match=r"'taken' .timestamp.*, 'price' .decimal"):
-        open_stream(tmp_path / "x.parquet", Columns(ignore="tags"))
+        OutputsStream(tmp_path / "x.parquet", Columns(ignore="tags"))
 
 
 def test_probabilities_are_refused_unless_one_says_what_they_are(tmp_path, rng):
     probs = {name: rng.uniform(size=N) for name in LABELS}
     write_parquet(pyarrow.table(probs), tmp_path / "x.parquet")
     with pytest.raises(InputError, match=r"x.parquet: every value lies within \[0, 1\]"):
-        next(open_stream(tmp_path / "x.parquet", from_probs=None).blocks())
+        next(OutputsStream(tmp_path / "x.parquet", from_probs=None).blocks())
     for from_probs in (True, False):
         found = read(tmp_path / "x.parquet", from_probs=from_probs)[0]
         whole = Outputs.load(tmp_path / "x.parquet", from_probs=from_probs)
@@ -225,7 +225,7 @@ def test_files_with_other_columns_are_named(tmp_path, table):
     }.items():
         write_parquet(other, tmp_path / "b.parquet")
         with pytest.raises(InputError, match=r"b.parquet has other columns than ") as raised:
-            open_stream(tmp_path)
+            OutputsStream(tmp_path)
         assert name in str(raised.value)
     write_parquet(small.select(LABELS[::-1]), tmp_path / "b.parquet")  # another order does no harm
     np.testing.assert_array_equal(np.diff(read(tmp_path)[0].logits.reshape(2, N, 3), axis=0), 0)
@@ -236,7 +236,7 @@ def test_files_of_other_folders_are_named(tmp_path, table):
         (tmp_path / name).parent.mkdir()
         write_parquet(table, tmp_path / name)
     with pytest.raises(InputError, match=r"year=1/a.parquet lies in other folders .* year, of"):
-        open_stream(tmp_path)
+        OutputsStream(tmp_path)
 
 
 def test_missing_files_are_explained(tmp_path, table):
@@ -246,22 +246,22 @@ def test_missing_files_are_explained(tmp_path, table):
         tmp_path: "is a folder without .parquet",
         "memory://nothing/x.parquet": "there is no file memory:",
         "memory://nothing/*.parquet": "no file matches memory:",
-        "nosuch://x/y.parquet": "cannot open nosuch:",
+        "nosuch://x/y.parquet": "cannot read .nosuch:",
     }.items():
         with pytest.raises(FileError, match=reason):
-            open_stream(address)
+            OutputsStream(address)
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     with pytest.raises(FileError, match=r"npy matches .npy files. The files"):
-        open_stream(tmp_path / "*.npy")
+        OutputsStream(tmp_path / "*.npy")
     with pytest.raises(FileError, match="NumPy files cannot be remote"):
-        open_stream(f"file://{tmp_path}/x.npy")
+        OutputsStream(f"file://{tmp_path}/x.npy")
 
 
 def test_a_part_that_is_replaced_while_the_input_is_read_is_named(tmp_path, table):
     for name in ("a.parquet", "b.parquet"):
         write_parquet(table, tmp_path / name)
     for blocks_before in (0, 2):  # before the first row is read, and in the middle
-        blocks = open_stream(tmp_path, REST).blocks()
+        blocks = OutputsStream(tmp_path, REST).blocks()
         for _ in range(blocks_before):
             next(blocks)
         write_parquet(table.slice(1), tmp_path / "b.parquet")
@@ -280,25 +280,25 @@ def test_what_is_no_file_in_an_input_is_named(tmp_path, table):
         make()
         for address in (tmp_path, tmp_path / "*.parquet"):
             with pytest.raises(FileError, match=reason):
-                open_stream(address)
+                OutputsStream(address)
         odd.unlink()
     odd.mkdir()  # of another input
-    assert open_stream(tmp_path / "*.parquet").n_rows == N
+    assert OutputsStream(tmp_path / "*.parquet").n_rows == N
 
 
 def test_empty_files(tmp_path, table):
     write_parquet(table.slice(0, 0), tmp_path / "a.parquet")
     with pytest.raises(InputError, match="has no rows"):
-        list(open_stream(tmp_path, REST).blocks())
+        list(OutputsStream(tmp_path, REST).blocks())
     write_parquet(table, tmp_path / "b.parquet")
     write_parquet(table.slice(0, 0), tmp_path / "c.parquet")
     assert len(read(tmp_path, REST)[0]) == N
     (tmp_path / "d.parquet").touch()
     with pytest.raises(FileFormatError, match=r"cannot read .*d.parquet as Parquet"):
-        open_stream(tmp_path)
+        OutputsStream(tmp_path)
     (tmp_path / "x.arrow").touch()
     with pytest.raises(FileFormatError, match=r"cannot read .*x.arrow as Arrow"):
-        open_stream(tmp_path / "x.arrow")
+        OutputsStream(tmp_path / "x.arrow")
 
 
 def test_files_that_differ_only_in_how_they_were_written_are_one_input(tmp_path, table):
@@ -338,6 +338,6 @@ def test_a_folder_with_two_kinds_of_files_is_no_input(tmp_path, table):
     write_parquet(table.select(LABELS), tmp_path / "a.parquet")
     write_arrow(table.select(LABELS), tmp_path / "b.arrow")
     with pytest.raises(FileError, match=r"with \.arrow and \.parquet files.*Name a pattern"):
-        open_stream(tmp_path)
+        OutputsStream(tmp_path)
     (tmp_path / "b.arrow").rename(tmp_path / "_b.arrow")
-    assert open_stream(tmp_path).n_rows == len(table)
+    assert OutputsStream(tmp_path).n_rows == len(table)

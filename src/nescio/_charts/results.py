@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nescio._charts.style import cut, sheet
-from nescio._charts.svg import Markup
+from nescio._charts.svg import Markup, cut, sheet
 from nescio._io.files import to_values
 from nescio.errors import InputError, require
 

@@ -201,8 +201,12 @@ def find_files(address: str | Path) -> Files:
     is_folder = not remote and "\0" not in text and os.path.isdir(text)
     if not remote and not is_folder and (os.path.lexists(text) or not _PATTERN.search(text)):
         return Files(text, (str(existing_file(text)),))
-    system, path = _file_system(text)
+    core = require("fsspec.core", "files")
     with _explained("read", text):
+        try:
+            system, path = core.url_to_fs(text)
+        except ImportError as error:  # fsspec names the package
+            raise MissingDependencyError(f"cannot read {text}: {error}.") from error
         if system.isdir(path):
             root = path
             paths = [
@@ -220,18 +224,6 @@ def find_files(address: str | Path) -> Files:
             raise FileError(f"there is no file {text}.")
     _check_kinds(text, paths, is_folder=root == path)
     return Files(text, tuple(sorted(paths, key=_natural)), root, system if remote else None)
-
-
-def _file_system(address: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a local or remote address, and the path in it."""
-    core = require("fsspec.core", "files")
-    try:
-        system, path = core.url_to_fs(address)
-    except ImportError as error:  # fsspec names the package
-        raise MissingDependencyError(f"cannot open {address}: {error}.") from error
-    except (OSError, ValueError) as error:  # ValueError: an unknown protocol
-        raise FileError(f"cannot open {address}: {error}.") from error
-    return system, str(path)
 
 
 def _check_kinds(address: str, paths: Sequence[str], *, is_folder: bool) -> None:

@@ -524,16 +524,16 @@ class TableFiles:
 
     def _check_columns(self, path: str, schema: Any) -> None:
         """Raise unless a file has the columns of the first one."""
-        ours, theirs = (dict(zip(s.names, s.types, strict=True)) for s in (self._schema, schema))
+        ours, theirs = (
+            {field.name: str(field.type) for field in s} for s in (self._schema, schema)
+        )
         for name in (*ours, *theirs):
-            here, there = (
-                f"is {kinds[name]}" if name in kinds else "is missing" for kinds in (theirs, ours)
-            )
+            here, there = theirs.get(name, "missing"), ours.get(name, "missing")
             if here != there:
                 raise InputError(
-                    f"{path} has other columns than {self._files.paths[0]}: {name!r} {here} here, "
-                    f"and {there} there. All files of one input must have the same columns and "
-                    "types."
+                    f"{path} has other columns than {self._files.paths[0]}: {name!r} is {here} "
+                    f"here, and is {there} there. All files of one input must have the same "
+                    "columns and types."
                 )
 
 

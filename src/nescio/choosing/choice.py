@@ -21,6 +21,7 @@ from nescio.errors import MissingInputError, NescioWarning, ParameterError
 from nescio.metrics import Estimate, mean_average_precision
 from nescio.metrics.comparison import Spread, compare_outputs, obstacle
 from nescio.outputs import Outputs
+from nescio.outputs.reading import Sets
 
 CONFIDENCE = 0.95
 COLUMNS = ("detector", "criterion ↓", "near ↓", "far ↓", "p")
@@ -453,7 +454,7 @@ def _obstacles(
     """Return why some detectors cannot run on the outputs, or not on those of the folds."""
     reasons = {}
     for name, detector in detectors.items():
-        reason = obstacle(detector, held_out, {}, train, held_out)
+        reason = obstacle(detector, Sets(held_out, {}, train, held_out))
         reads = {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
         unclear = sorted((reads & set(held_out.arrays)) - set(held_out.layers))
         if reason is None and unclear and unclear[0].startswith(("odin_", "mahalanobis_")):

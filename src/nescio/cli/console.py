@@ -261,7 +261,7 @@ class DataOptions:
     ) -> Columns:
         """Return what is said about the columns; the labels are those of a detector, if it knows.
 
-        Columns to `keep` are given like those to ignore.
+        `keep` takes names and patterns, as `ignore` does.
         """
         for option, character in (("--sep", self.sep), ("--decimal", self.decimal)):
             if character is not None and len(character) != 1:
@@ -414,7 +414,7 @@ def as_text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
+def print_facts(facts: Mapping[str, Any], *, as_json: bool = False) -> None:
     """Print named values as JSON, or one per line."""
     if as_json:
         print_json(facts)

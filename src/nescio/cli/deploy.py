@@ -187,7 +187,7 @@ def serve(
 def _token(path: Path | None) -> str | None:
     """Return the token. It is never an argument: other users can see the command line."""
     if path is None:
-        given = os.environ.get(_TOKEN_VARIABLE)
-        return None if given is None else given.strip()
+        token = os.environ.get(_TOKEN_VARIABLE)
+        return None if token is None else token.strip()
     # `Settings` rejects a token that is empty or not ASCII.
     return existing_file(path).read_bytes().decode("latin-1").strip()

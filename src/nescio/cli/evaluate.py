@@ -310,8 +310,8 @@ def report(
 
     check_target(output, force=force)
     refuse_overwriting(output, results, id_path, train, held_out, *(ood_paths or ()))
-    given = [text for text in images or () if text != _RECORDED]
-    roots = _named_paths("--images", given, "NAME=FOLDER")
+    named = [text for text in images or () if text != _RECORDED]
+    roots = _named_paths("--images", named, "NAME=FOLDER")
     for name, folder in roots.items():
         if not folder.is_dir():
             raise ParameterError(f"--images {name}={folder}: the folder {folder} does not exist.")

@@ -245,8 +245,8 @@ def list_data(as_json: AsJson = False) -> None:
     from nescio.lab.data import DATASETS
 
     rows = [
-        {"name": kind.name, "splits": kind.splits, "what": kind.what, "path": kind.root_help}
-        for kind in DATASETS.values()
+        {"name": name, "splits": kind.splits, "what": kind.what, "path": kind.root_help}
+        for name, kind in DATASETS.items()
     ]
     print_rows(rows, as_json=as_json)
 
@@ -269,7 +269,6 @@ def demo(
     ] = None,
     seeds: Annotated[int, Option(min=1, help="How many networks to train.")] = 1,
     force: Force = False,
-    as_json: AsJson = False,
 ) -> None:
     """Train a small network, judge data that it does not know, and write a report.
 
@@ -279,7 +278,7 @@ def demo(
     """
     require("torchvision", "torch")
     require("jinja2", "report")
-    from nescio.lab.demo import DETECTOR, REPORT, TEST, UNSEEN, run_demo
+    from nescio.lab.demo import DETECTOR, REPORT, UNSEEN, run_demo
     from nescio.models.torch_models import choose_device
 
     with stages() as watch:
@@ -291,20 +290,15 @@ def demo(
             force=force,
             watch=watch,
         )
-    names = {"report": REPORT, "detector": DETECTOR, "test": TEST, "unseen": UNSEEN}
-    files = {name: str(done.folder / file) for name, file in names.items()}
-    if as_json:
-        shares = {"test_kept": done.test_kept, "flagged": done.flagged}
-        results = [line.as_dict() for line in done.run.lines]
-        print_json(files | shares | {"results": results})
-        return
     say(*done.sentences, done.detector.calibration_.statement())
     print_result_table(done.table)
-    paths = {name: shlex.quote(path) for name, path in files.items()}
+    report, detector, unseen = (
+        shlex.quote(str(done.folder / file)) for file in (REPORT, DETECTOR, UNSEEN)
+    )
     say(
-        f"\nReport, with pictures: {paths['report']}\n\nNow try:\n"
-        f"  nescio score {paths['detector']} {paths['unseen']}\n"
-        f"  nescio explain {paths['detector']} {paths['unseen']}\n"
+        f"\nReport, with pictures: {report}\n\nNow try:\n"
+        f"  nescio score {detector} {unseen}\n"
+        f"  nescio explain {detector} {unseen}\n"
         "and on held-out logits of your own model, one row per sample and one column per label:\n"
         f"  nescio calibrate your-validation-logits.npy -o yours.nescio\n"
         f"  nescio score yours.nescio your-new-logits.npy"

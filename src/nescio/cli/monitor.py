@@ -26,7 +26,7 @@ from nescio.cli.console import (
     say,
 )
 from nescio.errors import InputError, MissingInputError, ShapeError, error_context
-from nescio.outputs.reading import OutputsStream, open_stream, where
+from nescio.outputs.reading import OutputsStream, where
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -108,7 +108,7 @@ def monitor(
         logits = None
         if outputs is not None:
             columns = files.columns(detector=loaded)
-            logits = open_stream(outputs, columns, from_probs=files.from_probs)
+            logits = OutputsStream(outputs, columns, from_probs=files.from_probs)
         with progress_bar("monitoring", table.n_rows) as advance:
             for n_rows in _update(watch, loaded, table, logits):
                 advance(n_rows)

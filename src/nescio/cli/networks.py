@@ -110,11 +110,10 @@ def train(
         }
     )
     train_split, val_split = data.load()
-    speaks = World.from_environment().leads
+    leads = World.from_environment().leads  # of several processes, one prints
     n_passes = settings.training.epochs + settings.model.freeze
-    quiet = as_json or not speaks
-    bar = None if quiet else progress_bar("training", n_passes * len(train_split))
-    with bar or nullcontext(lambda count: None) as advance:
+    bar = progress_bar("training", n_passes * len(train_split))
+    with bar if leads else nullcontext(lambda count: None) as advance:
         run = run_training(
             settings,
             train_split,
@@ -126,9 +125,9 @@ def train(
             cache=cache,
             runtime=runtime,
             on_images=advance,
-            on_epoch=(lambda epoch: None) if quiet else partial(_print_epoch, settings),
+            on_epoch=partial(_print_epoch, settings) if leads else (lambda epoch: None),
         )
-    if speaks:
+    if leads:
         best, n_epochs = vars(run.best), len(run.history)
         facts = {"checkpoint": str(run.checkpoint), "best": best, "epochs": n_epochs}
         print_facts(facts, as_json=as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -41,10 +42,9 @@ from nescio.errors import (
     require,
 )
 from nescio.outputs import Outputs
-from nescio.outputs.reading import MAX_ROWS, open_stream, read_outputs
+from nescio.outputs.reading import MAX_ROWS, OutputsStream, read_outputs
 
 if TYPE_CHECKING:
-    from nescio.calibration import Calibration
     from nescio.detectors import Detector
     from nescio.detectors.verdicts import ScoreEngine, StreamResult
 
@@ -102,7 +102,6 @@ def calibrate(
     """
     from nescio.detectors.combined import AUTO, default_detector
     from nescio.detectors.registry import build_detector
-    from nescio.detectors.saving import plain_params
 
     check_target(output, force=force)
     refuse_overwriting(output, held_out, train)
@@ -141,17 +140,8 @@ def calibrate(
     calibration = made.calibration_
     ignored = data.manifest.get("ignored_columns", [])
     if as_json:
-        shared = ("tpr", "nonfinite")  # the guarantee states the one, the user chose the other
-        saved = {
-            "detector": made.name,
-            "reason": reason,
-            "parameters": {k: v for k, v in plain_params(made).items() if k not in shared},
-            "output": str(output),
-            "n_rows": n_rows,
-            "n_labels": data.n_labels,
-            "ignored_columns": ignored,
-        }
-        print_json(saved | calibration_facts(calibration))
+        read = {"n_rows": n_rows, "n_labels": data.n_labels, "ignored_columns": ignored}
+        print_json({"output": str(output), "reason": reason, **read, **_facts(made)})
         return
     say(describe(n_rows, data.n_labels, data.label_names, ignored))
     if n_rows > len(data):
@@ -165,16 +155,6 @@ def calibrate(
             f"{threshold.value:.6g}. {threshold.statement()}"
         )
     say(f"saved {output}")
-
-
-def calibration_facts(calibration: Calibration) -> dict[str, Any]:
-    """Return the settings and results of a calibration by group, for JSON."""
-    return {
-        **calibration.facts(),
-        "tpr_interval_99": {
-            name: threshold.tpr_interval() for name, threshold in calibration.thresholds.items()
-        },
-    }
 
 
 # --- score ----------------------------------------------------------------------------------------
@@ -233,7 +213,7 @@ def score(
         files.columns(keep=keep, detector=loaded),
         keep_rest=keep is None or any(map(str.strip, keep)),  # --keep "" copies nothing
     )
-    stream = open_stream(data, columns, from_probs=files.from_probs)
+    stream = OutputsStream(data, columns, from_probs=files.from_probs)
     place: AbstractContextManager[ScoreEngine | None] = nullcontext()
     if checked_choice("--engine", engine, ("local", "ray")) == "ray":
         require("ray", "ray")
@@ -262,12 +242,7 @@ def score(
             "output": None if output is None else str(output),
         }
         if output is None:
-            parts = ({name: to_values(c) for name, c in part.items()} for part in result.parts)
-            summary["rows"] = [
-                dict(zip(part, row, strict=True))
-                for part in parts
-                for row in zip(*part.values(), strict=True)
-            ]
+            summary["rows"] = [row for part in result.parts for row in _rows(part)]
         print_json(summary)
         return
     line = describe(stream.n_rows, stream.n_labels or 0, stream.label_names, stream.ignored)
@@ -284,17 +259,19 @@ def score(
 def _print_lowest(result: StreamResult) -> None:
     """Print the most suspicious rows."""
     shown = result.lowest
-    columns = {"row": result.rows.tolist(), **shown.columns(), "verdict": shown.verdicts}
-    rows = [
-        dict(zip(columns, values, strict=True))
-        for values in zip(*map(to_values, columns.values()), strict=True)
-    ]
+    columns = {"row": result.rows, **shown.columns(), "verdict": shown.verdicts}
     caption = f"the {len(shown)} most suspicious of {result.n_samples:,} rows; use -o to get all"
     print_rows(
-        rows,
+        _rows(columns),
         without=("in_distribution", *shown.kept),
         caption=caption if result.n_samples > len(shown) else None,
     )
+
+
+def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a table of columns, each by name."""
+    values = zip(*map(to_values, columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 # --- explain --------------------------------------------------------------------------------------
@@ -386,24 +363,32 @@ def detectors(as_json: AsJson = False) -> None:
 def info(detector: DetectorFile, as_json: AsJson = False) -> None:
     """Show what a saved detector is, its threshold and its guarantee."""
     from nescio.detectors import load
-    from nescio.detectors.saving import plain_params
 
     loaded = load(detector)
-    calibration = getattr(loaded, "calibration_", None)
+    facts = _facts(loaded)
+    if as_json:
+        print_json(facts)
+        return
+    facts.pop("tpr_interval_99", None)  # the statement below says it
+    facts["label_names"] = loaded.label_names_ and some_of(loaded.label_names_)
+    print_facts(facts)
+    if "n_samples" in facts:
+        say(loaded.calibration_.statement())
+
+
+def _facts(detector: Detector) -> dict[str, Any]:
+    """Return what a detector is, with the settings and results of its calibration by group."""
+    from nescio.detectors.saving import plain_params
+
     facts: dict[str, Any] = {
-        "detector": loaded.name,
-        "parameters": plain_params(loaded),
-        "n_columns": loaded.n_columns_,
-        "label_names": loaded.label_names_,
+        "detector": detector.name,
+        "parameters": plain_params(detector),
+        "n_columns": detector.n_columns_,
+        "label_names": detector.label_names_,
     }
+    calibration = getattr(detector, "calibration_", None)
     if calibration is None:
-        facts["threshold"] = loaded.offset_
-    else:
-        del facts["parameters"]["tpr"]  # the calibration has its own
-        facts |= calibration_facts(calibration)
-    if not as_json:
-        facts.pop("tpr_interval_99", None)  # the statement below says it
-        facts["label_names"] = loaded.label_names_ and some_of(loaded.label_names_)
-    print_facts(facts, as_json=as_json)
-    if calibration is not None and not as_json:
-        say(calibration.statement())
+        return facts | {"threshold": detector.offset_}
+    del facts["parameters"]["tpr"]  # the calibration has its own
+    intervals = {name: part.tpr_interval() for name, part in calibration.thresholds.items()}
+    return {**facts, **calibration.facts(), "tpr_interval_99": intervals}

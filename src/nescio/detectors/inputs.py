@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array
 
-from nescio._charts.style import cut
+from nescio._charts.svg import cut
 from nescio._io.frames import read_features, read_logits, read_truth
 from nescio._validation import (
     Array,
@@ -38,7 +38,7 @@ from nescio.errors import (
     warn,
 )
 from nescio.outputs import Outputs
-from nescio.outputs.outputs import match_labels, rows_of_index
+from nescio.outputs.outputs import match_labels
 from nescio.scores import logits_from_probs
 
 if TYPE_CHECKING:
@@ -132,10 +132,9 @@ class DetectorInput:
     index: Any = None  # of a pandas frame
 
     def __getitem__(self, rows: BoolArray) -> DetectorInput:
-        """Return some of the rows."""
-        logits, ids = (None if a is None else a[rows] for a in (self.logits, self.ids))
-        index = rows_of_index(self.index, rows)
-        return replace(self, arrays=self.arrays[rows], logits=logits, ids=ids, index=index)
+        """Return the arrays of some of the rows, for calibration."""
+        logits = None if self.logits is None else self.logits[rows]
+        return DetectorInput(self.arrays[rows], self.source, logits, self.label_names)
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -339,10 +338,8 @@ def usable_rows(arrays: Arrays, detector: Detector) -> BoolArray | None:
 
     NaN and infinity cannot be scored, except -inf as a masked label.
     """
-    n_rows, usable = len(arrays), None
+    usable = None
     for name, matrix in arrays.matrices().items():
-        if len(matrix) != n_rows:
-            raise ShapeError(f"{name} must have {n_rows:,} rows, got {len(matrix):,}.")
         masked_allowed = detector.accepts_masked and name == "logits"
         # One pass without a temporary array: max shows NaN and +inf, min shows -inf.
         if isfinite(matrix.max()) and (masked_allowed or isfinite(matrix.min())):
@@ -445,15 +442,12 @@ def warn_of_odd_logits(data: DetectorInput) -> None:
         )
     constant = np.flatnonzero(np.isfinite(logits[0]) & (logits == logits[0]).all(0)).tolist()
     if constant and len(logits) > 1:
-        names = [
-            label if data.label_names is None else data.label_names[label] for label in constant
-        ]
-        what = f"label {listed(names)} has" if len(names) == 1 else f"{len(names):,} labels have"
+        names = data.label_names or range(logits.shape[1])
         warn(
-            f"{what} the same logit for all {len(logits):,} calibration samples"
-            + ("" if len(names) == 1 else f": {listed(names)}")
-            + ". A constant label tells nothing about a sample. Check the outputs of the model, or "
-            "leave the label out (Outputs.select_labels).",
+            f"all {len(logits):,} calibration samples have the same logit for these labels: "
+            f"{listed([names[label] for label in constant])}. A constant label tells nothing about "
+            "a sample. Check the outputs of the model, or leave the label out "
+            "(Outputs.select_labels).",
             ImplausibleValuesWarning,
         )
 

@@ -216,7 +216,7 @@ class PerturbedMahalanobis(Mahalanobis):
 
 
 @dataclass(eq=False, repr=False)
-class RelativeMahalanobis(FeatureDetector):
+class RelativeMahalanobis(Mahalanobis):
     """Distance to the Gaussian of all samples minus the distance to that of the nearest label.
 
     Both are squared Mahalanobis distances. The Gaussians of the labels share one covariance, as
@@ -256,25 +256,18 @@ class RelativeMahalanobis(FeatureDetector):
 
     name = "relative_mahalanobis"
     paper = "Ren et al., 2021 (arXiv:2106.09022)"
-    learns_with = ("labels",)
     learned = {
         **_GAUSSIANS,
         "overall_center_": "float features",
         "overall_whitening_": "float features overall-rank",
     }
 
+    aggregate: str = field(default="max", init=False)
     normalise: bool = True
-    layer: str = "features"
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        checked_flag("normalise", self.normalise)
 
     def _learn(self, arrays: Arrays) -> None:
+        super()._learn(arrays)
         features: FloatArray = arrays[self.layer]
-        self.center_, self.whitening_, self.means_ = learn_gaussians(
-            features, arrays.labels, normalise=self.normalise
-        )
         self.overall_center_ = np.zeros(features.shape[1])
         self.overall_whitening_ = np.zeros((features.shape[1], 0))  # every distance is 0
         if arrays.labels is not None:

@@ -48,9 +48,9 @@ def register(kind: type[Detector]) -> type[Detector]:
         raise ParameterError(f"expected a class that derives from nescio.Detector, got {kind!r}.")
     if not kind.name:
         raise ParameterError(f"{kind.__name__} needs a class attribute `name`.")
-    known = DETECTORS.get(kind.name, kind)
-    if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
-        raise ParameterError(f"the name {kind.name!r} is taken by {known.__name__}.")
+    owner = DETECTORS.get(kind.name, kind)
+    if (owner.__module__, owner.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise ParameterError(f"the name {kind.name!r} is taken by {owner.__name__}.")
     DETECTORS[kind.name] = kind
     return kind
 
@@ -86,19 +86,13 @@ def parse_detector(text: str) -> tuple[str, dict[str, str]]:
     """
     match = _WRITTEN.fullmatch(text)
     parts = None if match is None else _split(match["settings"] or "")
-    settings = {}
-    for part in parts or ():
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (key and equals and value):
-            parts = None
-            break
-        settings[key] = value
-    if match is None or parts is None:
+    pairs = [[piece.strip() for piece in part.split("=", 1)] for part in parts or ()]
+    if match is None or parts is None or not all(len(pair) == 2 and all(pair) for pair in pairs):
         raise ParameterError(
             f"cannot read the detector {text!r}: expected a name, such as joint_energy, or a name "
             "with parameters, such as top_k_joint_energy(k=5)."
         )
-    return match["name"], settings
+    return match["name"], dict(pairs)
 
 
 def _split(text: str) -> list[str] | None:
@@ -150,7 +144,9 @@ def _nearest(name: str) -> str | None:
     if "." in name:  # a module without its class
         return f"{name}:Class"
     plain = {
-        _plain(text): known for known, kind in DETECTORS.items() for text in (known, kind.__name__)
+        _plain(text): registered
+        for registered, kind in DETECTORS.items()
+        for text in (registered, kind.__name__)
     }
     near = difflib.get_close_matches(_plain(name), plain, n=1)
     return plain[near[0]] if near else None
@@ -214,7 +210,7 @@ def build_detector(text: str, *, may_import: bool = True, **common: Any) -> Dete
     return detector
 
 
-def as_detector(given: Any, *, may_import: bool = True) -> Detector:
+def as_detector(detector: Any, *, may_import: bool = True) -> Detector:
     """Return a detector as it is; make one of a class, with its defaults, or of a name.
 
     Examples
@@ -223,14 +219,14 @@ def as_detector(given: Any, *, may_import: bool = True) -> Detector:
     >>> as_detector(JointEnergy), as_detector("top_k_joint_energy(k=3)")
     (JointEnergy(), TopKJointEnergy(k=3))
     """
-    if isinstance(given, Detector):
-        return given
-    if inspect.isclass(given) and issubclass(given, Detector):
-        return given()
-    if isinstance(given, str):
-        return build_detector(given, may_import=may_import)
+    if isinstance(detector, Detector):
+        return detector
+    if inspect.isclass(detector) and issubclass(detector, Detector):
+        return detector()
+    if isinstance(detector, str):
+        return build_detector(detector, may_import=may_import)
     raise ParameterError(
-        f"expected a detector, such as JointEnergy(), or the name of one, got {given!r}."
+        f"expected a detector, such as JointEnergy(), or the name of one, got {detector!r}."
     )
 
 

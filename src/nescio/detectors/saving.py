@@ -149,12 +149,13 @@ def load_as(kind: type[DetectorT], path: str | Path) -> DetectorT:
             "detector here."
         ) from error
     try:
-        if kind is not Detector and node["detector"] != kind.name:
+        if kind is Detector:
+            kind = _registered(node["detector"], path)
+        elif node["detector"] != kind.name:
             raise FileFormatError(
                 f"{path} holds a detector {node['detector']!r}, not {kind.name!r}."
             )
-        known = kind if kind is not Detector else _registered(node["detector"], path)
-        detector = _from_file(known, node, tensors, path)
+        detector = _from_file(kind, node, tensors, path)
         if not hasattr(detector, "calibration_"):
             raise ValueError("it has no calibration")
     except KeyError as error:

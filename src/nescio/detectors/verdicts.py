@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from nescio._charts.histogram import Batch
 from nescio._charts.results import Result, View, first_rows, word
-from nescio._charts.style import end_of
-from nescio._charts.svg import Markup
+from nescio._charts.svg import Markup, end_of
 from nescio._io.files import TableWriter, check_table_target, write_table
 from nescio._threads import available_cpus, map_ahead
 from nescio._validation import Array, BoolArray, checked_share

@@ -8,10 +8,9 @@ from __future__ import annotations
 import itertools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,7 +79,9 @@ def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifi
     module = runner.module(example.data).requires_grad_(False)
     inputs = [runner.placed(array) for array in example.feed.values()]
     text = runner.kind == "transformers" or runner.tokenizer is not None
-    dynamic = [_dynamic(tensor, text=text) for tensor in inputs]
+    # The batch may change, and the length of a text if the model allows it.
+    sizes = {0: torch.export.Dim.DYNAMIC}, {1: torch.export.Dim.AUTO}
+    dynamic = [sizes[0] | sizes[1] if text and part.ndim == 2 else sizes[0] for part in inputs]
     with torch.no_grad():
         outputs = module(*inputs)
     if any(tensor.dtype == torch.bfloat16 for tensor in (*module.parameters(), *outputs)):
@@ -115,47 +116,27 @@ def _places(takes: tuple[str, ...], runner: Runner) -> dict[str, int]:
     return {name: names.index(name if name in names else FEATURES) for name in takes}
 
 
-def _dynamic(tensor: Tensor, *, text: bool) -> dict[int, Any]:
-    """Return which sizes may change: the batch, and the length of a text if the model allows it."""
-    sizes: dict[int, Any] = {0: torch.export.Dim.DYNAMIC}
-    if text and tensor.ndim == 2:
-        sizes[1] = torch.export.Dim.AUTO
-    return sizes
-
-
 def _of_file(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     tensors = (runner.output, *runner.tensors)
     taken = {name: tensors[place] for name, place in _places(takes, runner).items()}
     feed = samples.resized(runner.fixed_batch or _TRACED_ROWS).feed
     wanted = [tensor for tensor in dict.fromkeys(taken.values()) if tensor not in feed]
-    values = dict(zip(wanted, runner.session.run(wanted, feed), strict=True)) | feed
-    return Classifier(
-        _with_outputs(_loaded(runner.path), taken.values()),
-        taken,
-        {name: torch.from_numpy(values[tensor]) for name, tensor in taken.items()},
-    )
-
-
-def _with_outputs(model: Any, tensors: Iterable[str]) -> Any:
-    """Return a graph whose outputs include these tensors."""
-    graph = model.graph
-    values = {value.name: value for node in graph for value in node.outputs}
-    values |= {value.name: value for value in graph.inputs}
-    for name in tensors:
-        if all(output.name != name for output in graph.outputs):
-            graph.outputs.append(values[name])
-    return model
-
-
-def _loaded(path: Path) -> Any:
+    arrays = dict(zip(wanted, runner.session.run(wanted, feed), strict=True)) | feed
     onnx, ir = require("onnx", "onnx"), require("onnx_ir", "onnx")
     try:
-        model = ir.from_proto(onnx.load(path))
+        model = ir.from_proto(onnx.load(runner.path))
     except Exception as error:  # protobuf and onnx_ir raise many kinds
-        raise FileFormatError(f"cannot read the graph of {path}: {error}") from error
-    for value in [v for v in model.graph.inputs if v.name in model.graph.initializers]:
-        model.graph.inputs.remove(value)  # weights, in files from before 2019
-    return model
+        raise FileFormatError(f"cannot read the graph of {runner.path}: {error}") from error
+    graph = model.graph
+    for value in [v for v in graph.inputs if v.name in graph.initializers]:
+        graph.inputs.remove(value)  # weights, in files from before 2019
+    values = {value.name: value for node in graph for value in node.outputs}
+    values |= {value.name: value for value in graph.inputs}
+    for name in taken.values():  # inner tensors and inputs become outputs too
+        if all(output.name != name for output in graph.outputs):
+            graph.outputs.append(values[name])
+    examples = {name: torch.from_numpy(arrays[tensor]) for name, tensor in taken.items()}
+    return Classifier(model, taken, examples)
 
 
 # --- the detector, and both together --------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nescio._validation import Array, BoolArray, to_numpy
+from nescio._validation import Array, to_numpy
 from nescio.calibration import LABEL_COUNT
 from nescio.detectors import Detector
 from nescio.errors import (
@@ -298,8 +298,12 @@ def check_parity(
         pairs["probs"] = (graph["probs"], label_prob(expected.logits))
     for name, (values, python) in sorted(pairs.items()):
         worst[name] = max(worst.get(name, 0.0), _largest(name, values, python, tolerance))
-    eps = _margin(wanted.scores, tolerance)
-    certain = _certain_groups(judge, expected, tolerance)
+    # How far a score may be off: an infinite one not at all.
+    margins = tolerance * np.maximum(1.0, np.abs(wanted.scores))
+    eps = np.where(np.isfinite(wanted.scores), margins, 0.0)
+    # A logit that close to 0 may change the group of a row.
+    near_zero = (np.abs(expected.logits) <= tolerance).any(1)
+    certain = ~near_zero | (judge.calibration_.by != LABEL_COUNT)
     p_values = (graph["p_value"], wanted.p_values)
     names = wanted.groups
     low = judge.calibration_.p_values(wanted.scores - eps, names)
@@ -321,33 +325,19 @@ def check_parity(
 
 
 def _largest(name: str, graph: Array, python: Array, tolerance: float) -> float:
-    """Return the largest difference; raise if it is above the tolerance."""
-    difference = relative_difference(graph, python)
+    """Return the largest difference, relative to Python's value if that is above 1.
+
+    Raise if it is above the tolerance. NaN equals NaN.
+    """
+    graph, python = np.asarray(graph, np.float64), np.asarray(python, np.float64)
+    same = (graph == python) | (np.isnan(graph) & np.isnan(python))
+    with np.errstate(invalid="ignore"):
+        relative = np.abs(graph - python) / np.maximum(1.0, np.abs(python))
+    difference = np.where(same, 0.0, np.where(np.isnan(relative), np.inf, relative))
     largest = float(difference.max(initial=0.0))
     if not largest <= tolerance:
         raise _refusal(name, graph, python, difference, tolerance)
     return largest
-
-
-def relative_difference(graph: Array, python: Array) -> Floats:
-    """Return differences relative to Python's value if that is above 1; NaN equals NaN."""
-    graph, python = np.asarray(graph, np.float64), np.asarray(python, np.float64)
-    same = (graph == python) | (np.isnan(graph) & np.isnan(python))
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(graph - python) / np.maximum(1.0, np.abs(python))
-    return np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
-
-
-def _margin(scores: Floats, tolerance: float) -> Floats:
-    """Return how far a score may be off: nothing for an infinite one."""
-    return np.where(np.isfinite(scores), tolerance * np.maximum(1.0, np.abs(scores)), 0.0)
-
-
-def _certain_groups(detector: Detector, expected: Outputs, tolerance: float) -> BoolArray:
-    """Return the rows whose group cannot change by rounding: no logit is that close to 0."""
-    if detector.calibration_.by != LABEL_COUNT:
-        return np.ones(len(expected), np.bool_)
-    return np.asarray(~(np.abs(expected.logits) <= tolerance).any(1))
 
 
 def _refusal(

@@ -29,7 +29,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nescio._charts.style import listed
+from nescio._charts.svg import listed
 from nescio._validation import Array
 from nescio.detectors import Assessment, Detector
 from nescio.detectors.combined import MOST_FEATURES, default_detector

@@ -161,8 +161,13 @@ def _described(
         f"{name} lets through {100 * fprs[name]:.2f} %"
         for name in dict.fromkeys((own, JointEnergy.name, best))
     )
+    facts = run.lines[0].manifest
+    oods = [f"{len(outputs):,} of {ood}" for ood, outputs in first.ood_outputs.items()]
     sentences = (
-        *_setting(run, first),
+        f"The model ({facts['model']}) was trained on {facts['data']['train']['n_images']:,} scenes"
+        f" to say which of these a scene shows: {', '.join(first.id_outputs.label_names or ())}.",
+        f"It was shown {len(first.id_outputs):,} new scenes of these, and scenes that show none of "
+        f"them: {', '.join(oods)}.",
         chosen.reason,
         f"{detector.name}, calibrated on validation scenes to keep {100 * detector.tpr:g} %, "
         f"keeps {100 * kept:.1f} % of the new scenes and flags {shares}.",
@@ -171,18 +176,6 @@ def _described(
     )
     table = _table(run, shown, n_hidden=len(fprs) - len(shown))
     return Demo(folder, run, detector, kept, flagged, sentences, shown, table)
-
-
-def _setting(run: BenchmarkRun, first: Evidence) -> tuple[str, str]:
-    """Say what the model knows and what it was shown."""
-    facts = run.lines[0].manifest
-    oods = [f"{len(outputs):,} of {ood}" for ood, outputs in first.ood_outputs.items()]
-    return (
-        f"The model ({facts['model']}) was trained on {facts['data']['train']['n_images']:,} scenes"
-        f" to say which of these a scene shows: {', '.join(first.id_outputs.label_names or ())}.",
-        f"It was shown {len(first.id_outputs):,} new scenes of these, and scenes that show none of "
-        f"them: {', '.join(oods)}.",
-    )
 
 
 def _table(run: BenchmarkRun, shown: Sequence[str], *, n_hidden: int) -> Table:

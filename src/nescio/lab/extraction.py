@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,11 +178,12 @@ def extract(
             on_images(len(split))
             return result(0, RuntimeChoice(existing.manifest["runtime"], "up to date"))
         if pooled is not None:
-            read, run, choice = _head_pass(runner, pooled)
+            choice = RuntimeChoice(TORCH, "only the last layers run")
+            run = runner.head_runner().run  # type: ignore[attr-defined]
+            read: ReadBatches = partial(map, pooled.__getitem__)
         else:
-            runtimes = Runtimes.of(runtime)
             read, run, choice = _image_pass(
-                runner, split, batch_size, runtimes, corruption, tuning, train
+                runner, split, batch_size, Runtimes.of(runtime), corruption, tuning, train
             )
         # One runtime computes all parts of a result.
         n_computed = parts.complete({**key, "runtime": choice.runtime}, read, run, on_images)
@@ -383,17 +385,6 @@ def _image_pass(
     if tuning is None:
         return read, checked_run(fast, runner), choice
     return read, tuning.perturbed(runner, train, fast=fast), choice
-
-
-def _head_pass(
-    runner: Runner, pooled: NDArray[np.float32]
-) -> tuple[ReadBatches, RunBatch, RuntimeChoice]:
-    """Return how the features of a backbone are run by the head of its network."""
-    from nescio.lab.networks.checkpoint import CheckpointRunner
-
-    assert isinstance(runner, CheckpointRunner)
-    choice = RuntimeChoice(TORCH, "only the last layers run")
-    return lambda batches: (pooled[batch] for batch in batches), runner.head_runner().run, choice
 
 
 # --- features of a frozen backbone ---

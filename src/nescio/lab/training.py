@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +106,7 @@ def train(
     device = world.device(torch.device(device))
     folder = Path(folder)
     label_names = train_split.label_names or ()
-    world.check_batch_size(settings.training.batch_size)
-    _check_trainable(train_split, val_split, world)
+    _check_trainable(settings, train_split, val_split, world)
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is not a folder.")
     existing = [folder / name for name in (BEST, LAST, METRICS) if (folder / name).exists()]
@@ -127,12 +125,33 @@ def train(
             architecture(settings),
             tuple(label_names),
             settings.preprocessing,
-            _training_facts(settings, train_split, val_split),
+            {
+                "settings": settings.as_dict(),
+                "train": _data_facts(train_split),
+                "val": _data_facts(val_split),
+                "torch_version": torch.__version__,
+                "nescio_version": __version__,
+            },
         )
-        cache = folder if cache is None else Path(cache)
-        examples = partial(
-            _examples, checkpoint, settings, cache, device, Runtimes(runtime), on_images
-        )
+        runtimes = Runtimes(runtime)
+
+        def examples(split: Split, augmentation: Augmentation | None) -> Examples:
+            """Return the images of a split, or what a frozen backbone gives for them."""
+            truth = split.require_labels(label_names)
+            if not settings.model.freeze:
+                reader = Reader(split, settings.preprocessing, augmentation)
+                return ImageExamples(reader, truth, device)
+            # Of several processes, one computes the features and the others wait for its file.
+            features = cached_features(
+                checkpoint,
+                split,
+                Path(cache or folder),
+                device=device,
+                runtime=runtimes,
+                on_images=on_images,
+            )
+            return FeatureExamples(features, truth, device)
+
         data = examples(train_split, settings.augmentation), examples(val_split, None)
         # Another run in the folder is removed only after everything else has been checked.
         if world.leads:
@@ -149,7 +168,18 @@ def train(
         return Run(folder, tuple(trainer.history), trainer.best())
 
 
-def _check_trainable(train_split: Split, val_split: Split, world: World) -> None:
+def _data_facts(split: Split) -> dict[str, Any]:
+    return split.manifest() | {"skipped": [asdict(bad) for bad in split.skipped]}
+
+
+def _check_trainable(
+    settings: TrainSettings, train_split: Split, val_split: Split, world: World
+) -> None:
+    if settings.training.batch_size % world.size:
+        raise ParameterError(
+            f"the batch size must be divisible by the number of processes, {world.size}, got "
+            f"{settings.training.batch_size}."
+        )
     train_split.require_labels()
     truth = val_split.require_labels(train_split.label_names)
     if not truth.any():
@@ -178,39 +208,6 @@ def initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
             "freeze."
         )
     return network
-
-
-def _training_facts(settings: TrainSettings, train: Split, val: Split) -> dict[str, Any]:
-    return {
-        "settings": settings.as_dict(),
-        **{
-            name: split.manifest() | {"skipped": [asdict(bad) for bad in split.skipped]}
-            for name, split in (("train", train), ("val", val))
-        },
-        "torch_version": torch.__version__,
-        "nescio_version": __version__,
-    }
-
-
-def _examples(
-    checkpoint: Checkpoint,
-    settings: TrainSettings,
-    cache: Path,
-    device: torch.device,
-    runtimes: Runtimes,
-    on_images: Callable[[int], object],
-    split: Split,
-    augmentation: Augmentation | None,
-) -> Examples:
-    """Return the examples of a split: its images, or what a frozen backbone gives for them."""
-    truth = split.require_labels(checkpoint.label_names)
-    if not settings.model.freeze:
-        return ImageExamples(Reader(split, settings.preprocessing, augmentation), truth, device)
-    # Of several processes, one computes the features and the others wait for its file.
-    features = cached_features(
-        checkpoint, split, cache, device=device, runtime=runtimes, on_images=on_images
-    )
-    return FeatureExamples(features, truth, device)
 
 
 # --- epochs ---------------------------------------------------------------------------------------
@@ -557,14 +554,6 @@ class World:
         values = [None] * self.size
         distributed.all_gather_object(values, value)
         return values
-
-    def check_batch_size(self, batch_size: int) -> None:
-        """Raise unless every process gets the same share of a batch."""
-        if batch_size % self.size:
-            raise ParameterError(
-                f"the batch size must be divisible by the number of processes, {self.size}, got "
-                f"{batch_size}."
-            )
 
     def parallel(self, module: nn.Module, device: torch.device) -> nn.Module:
         """Return the module with gradients averaged over all processes."""

@@ -12,8 +12,7 @@ from sklearn.base import clone
 
 from nescio._charts.histogram import roc, roc_axes
 from nescio._charts.results import Result, View, by_name, keyed, strip
-from nescio._charts.style import curve_style, cut
-from nescio._charts.svg import Markup
+from nescio._charts.svg import Markup, curve_style, cut
 from nescio._io.tables import Columns
 from nescio._validation import checked_share, checked_whole
 from nescio.calibration import Scores
@@ -30,7 +29,7 @@ from nescio.errors import (
 )
 from nescio.metrics.measures import AurocDifference, Ranking, auroc, delong_test, intervals
 from nescio.outputs import Outputs
-from nescio.outputs.reading import read_sets
+from nescio.outputs.reading import Sets, read_sets
 
 ALL = "all"
 
@@ -390,11 +389,11 @@ class Comparison(Result):
             chart.line(fpr, kept, curve_style(number, name), tip=f"{name}: AUROC {area:.2f}")
         return chart.draw()
 
-    def plot(self, ax: Any = None, *, ood: str | None = None, **options: Any) -> Any:
+    def plot(self, ax: Any = None, *, ood: str | None = None) -> Any:
         """Draw the ROC curves on one OOD set, by default the first; see `RocDisplay`."""
         from nescio.displays import RocDisplay
 
-        return RocDisplay.from_comparison(self, ood=ood, ax=ax, **options)
+        return RocDisplay.from_comparison(self, ood=ood, ax=ax)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the results as plain data, for JSON: of each OOD set, the best detector first."""
@@ -555,7 +554,8 @@ def compare_outputs(
     scores: dict[str, Scored] = {}
     results: dict[str, dict[str, Evaluation]] = {ood: {} for ood in ood_outputs}
     for name, detector in detectors.items():
-        ready = _prepared(detector, id_outputs, ood_outputs, train_of.get(name, train), held_out)
+        sets = Sets(id_outputs, ood_outputs, train_of.get(name, train), held_out)
+        ready = _prepared(detector, sets)
         if isinstance(ready, str):
             skipped[name] = ready
             on_step(len(ood_outputs))
@@ -594,15 +594,9 @@ def check_same_labels(id_outputs: Outputs, other_outputs: Mapping[str, Outputs |
                 )
 
 
-def _prepared(
-    detector: Detector,
-    id_outputs: Outputs,
-    ood_outputs: Mapping[str, Outputs],
-    train: Outputs | None,
-    held_out: Outputs | None,
-) -> Detector | str:
+def _prepared(detector: Detector, sets: Sets) -> Detector | str:
     """Return the detector with what it has to learn, or the reason why it cannot run."""
-    reason = obstacle(detector, id_outputs, ood_outputs, train, held_out)
+    reason = obstacle(detector, sets)
     if reason is not None:
         return reason
     if not detector.learned:
@@ -610,32 +604,26 @@ def _prepared(
     ready: Detector = clone(detector)
     if detector.learns_from:
         try:
-            ready.fit(train, from_probs=False)
+            ready.fit(sets.train, from_probs=False)
         except TooFewSamplesError as error:
             return str(error)
     if detector.learns_from_held_out:
         try:
-            ready.calibrate(held_out, from_probs=False)
+            ready.calibrate(sets.held_out, from_probs=False)
         except TooFewSamplesError as error:
             return f"{str(error).rstrip('.')} (held-out data)."
     return ready
 
 
-def obstacle(
-    detector: Detector,
-    id_outputs: Outputs,
-    ood_outputs: Mapping[str, Outputs],
-    train: Outputs | None,
-    held_out: Outputs | None,
-) -> str | None:
+def obstacle(detector: Detector, sets: Sets) -> str | None:
     """Return the reason why a detector cannot run on this data, or None if it can."""
     in_calibration = detector.calibrates_from if detector.learns_from_held_out else ()
     needed: dict[str, tuple[Outputs | None, str, Sequence[str]]] = {
         name: (outputs, "reads", detector.scores_from)
-        for name, outputs in {"the ID data": id_outputs, **ood_outputs}.items()
+        for name, outputs in {"the ID data": sets.id, **sets.ood}.items()
     }
-    needed["the training data"] = train, "learns from", detector.learns_from
-    needed["the held-out data"] = held_out, "learns from", in_calibration
+    needed["the training data"] = sets.train, "learns from", detector.learns_from
+    needed["the held-out data"] = sets.held_out, "learns from", in_calibration
     for name, (outputs, verb, arrays) in needed.items():
         if not arrays:
             continue

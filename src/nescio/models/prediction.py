@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View, first_rows, joined
-from nescio._charts.style import cut
+from nescio._charts.svg import cut
 from nescio._validation import BoolArray, FloatArray, checked_share
 from nescio.detectors.verdicts import Assessment, Verdict
 from nescio.outputs import Outputs

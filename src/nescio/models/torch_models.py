@@ -369,7 +369,14 @@ class TransformersRunner(TorchRunner):
     kind = "transformers"
 
     def __init__(self, model: Any, **settings: Any) -> None:
-        _check_problem(model)
+        problem = getattr(model.config, "problem_type", None)
+        if problem != _MULTI_LABEL:
+            raise ParameterError(
+                f"the config of this {type(model).__name__} has problem_type {problem!r}, but "
+                "nescio is for models whose labels can be present together, not for labels that "
+                "exclude each other (softmax). If the model was trained with one sigmoid per "
+                f"label, set model.config.problem_type = {_MULTI_LABEL!r}."
+            )
         if settings.get("label_names") is None:
             settings["label_names"] = _label_names(model.config)
         if settings.get("output") is None and not getattr(model.config, "return_dict", True):
@@ -407,18 +414,6 @@ class TransformersRunner(TorchRunner):
         """Return what a manifest says about the model."""
         version = require("transformers", "text").__version__
         return {**super().describe(), "transformers_version": version}
-
-
-def _check_problem(model: Any) -> None:
-    """Raise unless the config says that the model has one sigmoid per label."""
-    problem = getattr(model.config, "problem_type", None)
-    if problem != _MULTI_LABEL:
-        raise ParameterError(
-            f"the config of this {type(model).__name__} has problem_type {problem!r}, but nescio "
-            "is for models whose labels can be present together, not for labels that exclude each "
-            "other (softmax). If the model was trained with one sigmoid per label, set "
-            f"model.config.problem_type = {_MULTI_LABEL!r}."
-        )
 
 
 def _label_names(config: Any) -> tuple[str, ...] | None:

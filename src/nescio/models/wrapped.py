@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nescio._charts.results import View, result_card
-from nescio._charts.style import cut, listed
+from nescio._charts.svg import cut, listed
 from nescio._io.frames import index_ids
 from nescio._validation import Array, check_logits, checked_whole, index_of, to_numpy
 from nescio.detectors import Detector, NotCalibratedError, load

@@ -17,7 +17,7 @@ from nescio._io.files import Files, to_values
 from nescio._io.tables import MATRICES
 from nescio._io.tensors import FileKind, Stacked, decode_tensors, read_tensors, verify_checksum
 from nescio._validation import Array
-from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError
+from nescio.errors import FileError, FileFormatError, InputError, ParameterError, ShapeError
 from nescio.outputs.outputs import Head, Outputs, check_same_arrays, join_columns
 
 ARRAYS = (".safetensors", ".npy", ".npz")
@@ -40,6 +40,11 @@ _NUMPY_ERRORS = (
 def read_arrays(files: Files, *, verify: bool = True) -> dict[str, Any]:
     """Return the arguments of `Outputs` from a .safetensors, .npy or .npz file."""
     path = files.paths[0]
+    if files.remote is not None and files.suffix in (".npy", ".npz"):
+        raise FileError(
+            f"cannot read {files.address}: NumPy files cannot be remote. Copy it to a local file "
+            "first."
+        )
     if files.suffix == ".npy":
         return _read_npy(Path(path))
     if files.suffix == ".npz":

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View, joined, label_columns
-from nescio._charts.style import listed
+from nescio._charts.svg import listed
 from nescio._io.frames import check_same_rows, read_features, read_frame, read_logits, read_truth
 from nescio._io.tables import MATRICES, Columns, warn_of_ignored
 from nescio._validation import (
@@ -66,13 +66,12 @@ class Head:
     bias: FloatArray
 
     def __init__(self, weight: Any, bias: Any) -> None:
-        shape = np.shape(to_numpy(weight))
-        if len(shape) != 2:
+        vars(self).update(weight=to_float(to_numpy(weight)), bias=to_float(to_numpy(bias)))
+        if self.weight.ndim != 2:
             raise ShapeError(
-                f"the weight of the head must have shape (n_labels, n_units), got {shape}."
+                "the weight of the head must have shape (n_labels, n_units), got "
+                f"{self.weight.shape}."
             )
-        object.__setattr__(self, "weight", as_matrix(weight, "the weight of the head"))
-        object.__setattr__(self, "bias", to_float(to_numpy(bias)))
         if self.bias.shape != self.weight.shape[:1]:
             turned = " Pass weight.T?" if self.bias.shape == self.weight.shape[1:] else ""
             raise ShapeError(
@@ -384,10 +383,10 @@ class Outputs(Result):
         A .safetensors file of nescio has a checksum, which is verified. This reads the whole file
         once. `verify=False` leaves it out, for files of many gigabytes.
         """
-        from nescio.outputs.reading import open_stream
+        from nescio.outputs.reading import OutputsStream
 
         columns = Columns(id_column, labels, ignore, keep, sep=sep, decimal=decimal)
-        stream = open_stream(path, columns, from_probs=from_probs, verify=verify)
+        stream = OutputsStream(path, columns, from_probs=from_probs, verify=verify)
         with error_context(path):
             return stream.whole()
 

@@ -115,7 +115,22 @@ class Block:
 
 
 class OutputsStream:
-    """A model's outputs in files, which may be larger than memory. Make one with `open_stream`.
+    """A model's outputs in files, which may be larger than memory, to read as a whole or in blocks.
+
+    Parquet and Arrow files are read block by block, and safetensors and .npy files are mapped into
+    memory. Others are read as a whole.
+
+    Parameters
+    ----------
+    address : str, Path or Files
+        A file, a pattern, a folder of Parquet files, or a remote address.
+    columns : Columns
+        The options for the columns of a table.
+    from_probs : bool, optional
+        Whether the values are probabilities. If None, values that look like probabilities or
+        percentages are rejected.
+    verify : bool
+        Whether the checksum of a .safetensors file is verified, which reads it once more.
 
     Attributes
     ----------
@@ -133,34 +148,48 @@ class OutputsStream:
     """
 
     def __init__(
-        self, files: Files, columns: Columns, *, from_probs: bool | None, verify: bool
+        self,
+        address: str | Path | Files,
+        columns: Columns = ANY_COLUMNS,
+        *,
+        from_probs: bool | None = False,
+        verify: bool = True,
     ) -> None:
+        files = address if isinstance(address, Files) else find_files(address)
         self.address = files.address
         self.from_probs = from_probs
         self.n_labels: int | None = None
         self.label_names: tuple[str, ...] | None = None
         self.ignored: list[str] = []
         self._table: TableFiles | None = None
-        if files.suffix in TABLES:
-            self._table = TableFiles(files, columns)
-            self.roles = columns.roles(self._table.schema, self._table.folders)
-            self.ignored = list(self.roles.ignored)
-            self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
-            self._row_bytes = self._table.row_bytes
-        else:
-            if columns.id_column or len(columns.ignore) or len(columns.keep) or columns.sep:
-                raise InputError(
-                    "id_column, ignore, keep and sep (--id-column, --ignore, --keep, --sep) are "
-                    f"for tables: {', '.join(TABLES)} files."
-                )
-            whole = self.outputs(read_arrays(files, verify=verify))
-            if columns.labels is not None:
-                whole = whole.select_labels(columns.chosen(whole.label_names or ()))
-            self._whole = whole
-            self.n_rows, self.kept_names = len(whole), tuple(whole.kept)
-            self._row_bytes = _row_bytes(whole)
+        if files.suffix not in READABLE:
+            raise FileError(
+                f"cannot read {files.address}: the name must end in {', '.join(READABLE)}."
+            )
+        with error_context(files.address):
+            if files.suffix in TABLES:
+                self._table = TableFiles(files, columns)
+                self.roles = columns.roles(self._table.schema, self._table.folders)
+                self.ignored = list(self.roles.ignored)
+                self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
+                self._row_bytes = self._table.row_bytes
+            else:
+                self._whole = self._read_arrays(files, columns, verify)
+                self.n_rows, self.kept_names = len(self._whole), tuple(self._whole.kept)
+                self._row_bytes = _row_bytes(self._whole)
         self.block_rows = _rows_per_block(self._row_bytes)
         self.n_blocks = math.ceil(self.n_rows / self.block_rows)
+
+    def _read_arrays(self, files: Files, columns: Columns, verify: bool) -> Outputs:
+        if columns.id_column or len(columns.ignore) or len(columns.keep) or columns.sep:
+            raise InputError(
+                "id_column, ignore, keep and sep (--id-column, --ignore, --keep, --sep) are for "
+                f"tables: {', '.join(TABLES)} files."
+            )
+        whole = self.outputs(read_arrays(files, verify=verify))
+        if columns.labels is None:
+            return whole
+        return whole.select_labels(columns.chosen(whole.label_names or ()))
 
     def outputs(self, arguments: dict[str, Any]) -> Outputs:
         """Make outputs from their arguments, with logits that may be probabilities."""
@@ -221,42 +250,6 @@ class OutputsStream:
                 check_logits(outputs.logits)
 
 
-def open_stream(
-    address: str | Path | Files,
-    columns: Columns = ANY_COLUMNS,
-    *,
-    from_probs: bool | None = False,
-    verify: bool = True,
-) -> OutputsStream:
-    """Open outputs to read them as a whole or in blocks.
-
-    Parquet and Arrow files are read block by block, and safetensors and .npy files are mapped into
-    memory. Others are read as a whole.
-
-    Parameters
-    ----------
-    address : str, Path or Files
-        A file, a pattern, a folder of Parquet files, or a remote address.
-    columns : Columns
-        The options for the columns of a table.
-    from_probs : bool, optional
-        Whether the values are probabilities. If None, values that look like probabilities or
-        percentages are rejected.
-    verify : bool
-        Whether the checksum of a .safetensors file is verified, which reads it once more.
-    """
-    files = address if isinstance(address, Files) else find_files(address)
-    if files.suffix not in READABLE:
-        raise FileError(f"cannot read {files.address}: the name must end in {', '.join(READABLE)}.")
-    if files.remote is not None and files.suffix in (".npy", ".npz"):
-        raise FileError(
-            f"cannot read {files.address}: NumPy files cannot be remote. Copy it to a local file "
-            "first."
-        )
-    with error_context(files.address):
-        return OutputsStream(files, columns, from_probs=from_probs, verify=verify)
-
-
 def read_outputs(
     data: Any,
     *,
@@ -283,7 +276,7 @@ def read_outputs(
         files = find_files(data)
         if first is not None and files.suffix not in TABLES:  # the options are for the others
             wanted = ANY_COLUMNS
-        stream = open_stream(files, wanted, from_probs=from_probs)
+        stream = OutputsStream(files, wanted, from_probs=from_probs)
         if not stream.n_rows:
             raise InputError(f"{stream.address} has no rows.")
         with error_context(stream.address):
@@ -336,7 +329,7 @@ class Sets(NamedTuple):
     """The outputs to compare detectors on: ID, OOD by a short name, and what they learn from."""
 
     id: Outputs
-    ood: dict[str, Outputs]
+    ood: Mapping[str, Outputs]
     train: Outputs | None
     held_out: Outputs | None
 

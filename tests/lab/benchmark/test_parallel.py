@@ -72,7 +72,7 @@ def test_an_interruption_ends_all_processes_and_leaves_nothing_behind(small_spec
 
 def test_networks_are_distributed_over_the_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    found = [str(device_of(torch.device("cuda"), slot)) for slot in range(3)]
-    assert found == ["cuda:0", "cuda:1", "cuda:0"]
+    devices = [str(device_of(torch.device("cuda"), slot)) for slot in range(3)]
+    assert devices == ["cuda:0", "cuda:1", "cuda:0"]
     assert str(device_of(torch.device("cuda:1"), 0)) == "cuda:1"
     assert str(device_of(torch.device("cpu"), 1)) == "cpu"

@@ -61,17 +61,17 @@ def test_the_summary_is_in_the_order_of_the_lines():
         result_line("msp", (70, 80, 85), seed=1, ood="b"),
         result_line("odin", "skipped", ood="c"),
     ]
-    found = summarise(lines)
-    assert list(found) == [("MS-COCO", "b"), ("MS-COCO", "a")]
-    assert found["MS-COCO", "b"]["msp"]["fpr"].mean == pytest.approx(0.65)
+    summary = summarise(lines)
+    assert list(summary) == [("MS-COCO", "b"), ("MS-COCO", "a")]
+    assert summary["MS-COCO", "b"]["msp"]["fpr"].mean == pytest.approx(0.65)
 
 
 def test_the_lines_are_of_the_evidence(small_run):
     """The numbers are those of the scores, and the scores those of the outputs."""
     evidence = small_run.evidence()
-    assert [one.seed for one in evidence] == [0, 1]
+    assert [of_run.seed for of_run in evidence] == [0, 1]
     for line in small_run.lines:
-        [of_seed] = [one for one in evidence if one.seed == line.seed]
+        [of_seed] = [of_run for of_run in evidence if of_run.seed == line.seed]
         scored = of_seed.scores[line.detector]
         area = auroc(scored.id_scores, scored.ood_scores[line.ood])
         assert line.evaluation.auroc.value == pytest.approx(area)

@@ -27,8 +27,8 @@ from nescio.outputs import Outputs
 
 
 def test_a_line_for_every_seed_set_and_detector(small_spec, small_run):
-    found = [(line.seed, line.ood, line.detector) for line in small_run.lines]
-    assert found == [
+    lines = [(line.seed, line.ood, line.detector) for line in small_run.lines]
+    assert lines == [
         (seed, ood, detector)
         for seed in small_spec.seeds
         for ood in small_spec.sets[0].ood
@@ -45,7 +45,7 @@ def test_the_manifest_says_what_it_was_made_from(small_run):
     assert set(first["data"]["ood"]) == {"unseen digits", "noise"}
     assert first["training"]["settings"]["training"]["seed"] == 0
     assert 0 < first["training"]["best"]["val_map"] <= 1
-    methods = {(one["method"], one["aggregate"]) for one in first["tuning"]["best"]}
+    methods = {(setting["method"], setting["aggregate"]) for setting in first["tuning"]["best"]}
     assert methods >= {("odin", "max"), ("mahalanobis", "sum")}
     assert set(first["versions"]) == {"nescio", "torch", "numpy", "python"}
 
@@ -140,19 +140,19 @@ def test_detectors_of_your_own(small_spec, bench_folder, own_detectors, counted)
     names = tuple(f"fixtures.own_detectors:{kind}" for kind in kinds)
     # The features before the last layer, so that ReAct has a head to read.
     spec = replace(small_spec, name="own", detectors=names, seeds=(0,), features="penultimate")
-    found = run_benchmark(spec, bench_folder)
-    assert {line.detector for line in found.lines} == set(names)
-    assert all(line.evaluation is not None for line in found.lines)
+    run = run_benchmark(spec, bench_folder)
+    assert {line.detector for line in run.lines} == set(names)
+    assert all(line.evaluation is not None for line in run.lines)
     assert "train" not in counted
 
 
 def test_names_that_are_no_file_names(small_spec, bench_folder):
     part = replace(small_spec.sets[0], name="a/b [c]")
     spec = replace(small_spec, name="odd", detectors=("joint_energy",), seeds=(0,), sets=(part,))
-    found = run_benchmark(spec, bench_folder)
-    assert {line.id for line in found.lines} == {"a/b [c]"}
+    run = run_benchmark(spec, bench_folder)
+    assert {line.id for line in run.lines} == {"a/b [c]"}
     assert (bench_folder / "odd" / "runs" / "a_b__c_-seed-0.jsonl").is_file()
-    assert len(found.evidence()) == 1
+    assert len(run.evidence()) == 1
 
 
 def test_the_results_are_of_what_was_run_last_and_the_whole_is_gathered(
@@ -180,9 +180,9 @@ def test_images_that_have_moved_are_found_again(spec_text, small_run, bench_fold
 def test_another_benchmark_finds_networks_and_outputs(small_spec, bench_folder, counted):
     """Other detectors on the same networks: nothing is trained, tuned or extracted again."""
     other = replace(small_spec, name="other", detectors=(*small_spec.detectors, "msp"))
-    found = run_benchmark(other, bench_folder)
+    run = run_benchmark(other, bench_folder)
     assert counted == []
-    assert len(found.lines) == 24
+    assert len(run.lines) == 24
 
 
 def test_other_settings_are_another_network(small_spec, bench_folder, counted):
@@ -197,9 +197,9 @@ def test_an_upgrade_evaluates_again_and_trains_nothing(
     """Evaluation is cheap; training, tuning and extraction are not."""
     monkeypatch.setattr(runs, "__version__", "99.0")
     monkeypatch.setattr(torch, "__version__", "99.0")
-    found = run_benchmark(small_spec, bench_folder)
+    run = run_benchmark(small_spec, bench_folder)
     assert counted == []
-    manifest = found.lines[0].manifest
+    manifest = run.lines[0].manifest
     assert manifest["versions"]["nescio"] == manifest["versions"]["torch"] == "99.0"
     old = small_run.lines[0].manifest
     assert manifest["training"]["versions"] == old["training"]["versions"]
@@ -259,11 +259,11 @@ def test_a_network_from_a_file(small_spec, small_run, bench_folder, counted):
     [best, *_] = sorted((bench_folder / "cache" / "networks").glob("*/best.safetensors"))
     part = replace(small_spec.sets[0], network=str(best))
     spec = replace(small_spec, name="mine", sets=(part,), seeds=(0,))
-    found = run_benchmark(spec, bench_folder)
+    run = run_benchmark(spec, bench_folder)
     assert "train" not in counted
-    assert found.lines[0].manifest["training"] == {"network": str(best)}
+    assert run.lines[0].manifest["training"] == {"network": str(best)}
     hashes = {line.manifest["model_hash"] for line in small_run.lines}
-    assert found.lines[0].manifest["model_hash"] in hashes
+    assert run.lines[0].manifest["model_hash"] in hashes
 
 
 def test_a_network_of_ones_own(small_spec, tmp_path, monkeypatch):
@@ -280,13 +280,12 @@ def test_a_network_of_ones_own(small_spec, tmp_path, monkeypatch):
     spec = replace(small_spec, train=train, seeds=(0,), detectors=("joint_energy",))
     trained = run_benchmark(spec, tmp_path / "bench")
     [best] = (tmp_path / "bench" / "cache" / "networks").glob("*/best.safetensors")
-    part = replace(spec.sets[0], network=str(best), module="own_net:build")
-    given = run_benchmark(replace(spec, sets=(part,)), tmp_path / "bench")
-    values = [[line.evaluation for line in run.lines] for run in (trained, given)]
+    part = replace(spec.sets[0], network=str(best))
+    from_file = run_benchmark(replace(spec, sets=(part,)), tmp_path / "bench")
+    values = [[line.evaluation for line in run.lines] for run in (trained, from_file)]
     assert values[0] == values[1]
-    unnamed = replace(spec.sets[0], network=str(best))
     with pytest.raises(ParameterError, match="a file does not choose code to run"):
-        run_benchmark(replace(spec, sets=(unnamed,)), tmp_path / "bench")
+        run_benchmark(replace(small_spec, sets=(part,), seeds=(0,)), tmp_path / "bench")
 
 
 def test_the_mean_number_of_labels_is_rounded_unless_the_set_states_it(small_spec, tmp_path):
@@ -294,8 +293,8 @@ def test_the_mean_number_of_labels_is_rounded_unless_the_set_states_it(small_spe
     for n_labels, mean in ((2, 1.6), (1, 1.4), (2, 1.5), (1, 0.2)):
         labels = np.zeros((10, 7), np.uint8)
         labels.flat[: round(10 * mean)] = 1
-        found = replace(loaded, train=replace(loaded.train.subset(range(10)), labels=labels))
-        assert found.mean_labels == n_labels
+        counted_set = replace(loaded, train=replace(loaded.train.subset(range(10)), labels=labels))
+        assert counted_set.mean_labels == n_labels
     stated = replace(loaded, source=replace(loaded.source, mean_labels=5))
     assert stated.mean_labels == 5
 

@@ -23,7 +23,9 @@ def benchmark():
 def test_one_run_has_every_set_and_detector(benchmark, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "N_SAMPLES", 300)
     monkeypatch.setattr(
-        benchmark, "DETECTORS", {name: found[:1] for name, found in benchmark.DETECTORS.items()}
+        benchmark,
+        "DETECTORS",
+        {name: detectors[:1] for name, detectors in benchmark.DETECTORS.items()},
     )
     path = tmp_path / "lines.jsonl"
     benchmark.main(

@@ -1,16 +1,22 @@
-"""Specs: what they contain, and what is rejected in them."""
+"""Specs: what is read, what is refused, and the protocols."""
+
+import json
+import shutil
+from dataclasses import replace
 
 import pytest
 
 from nescio.detectors import DETECTORS
 from nescio.detectors.registry import parse_detector
-from nescio.errors import FileFormatError, ParameterError
+from nescio.errors import DatasetError, FileFormatError, ParameterError
 from nescio.lab.benchmark.paper import paper_tables
 from nescio.lab.benchmark.spec import (
+    PROTOCOLS,
     load_spec,
     parse_benchmark,
     resolve_detector,
     shipped_specs,
+    with_protocol,
 )
 from nescio.lab.data import parse_address
 
@@ -50,13 +56,13 @@ def test_a_spec_of_the_paper_fills_its_tables(name):
         for cell in paper_tables()[key].cells
         if cell.value is not None
     }
-    given = {
+    values = {
         (part.name, ood, detector)
         for part in spec.sets
         for ood in part.ood
         for detector in spec.detectors
     }
-    assert wanted <= given
+    assert wanted <= values
 
 
 def test_the_papers_specs_cover_all_eight_tables():
@@ -105,12 +111,22 @@ def test_some_of_it():
 @pytest.mark.parametrize("name", shipped_specs())
 def test_a_shipped_spec_contains_no_path(name):
     spec = load_spec(name)
-    for one in spec.sets:
-        for address in (one.data, *one.ood.values()):
+    for part in spec.sets:
+        for address in (part.data, *part.ood.values()):
             assert parse_address(address).path.startswith("{data}")
     with pytest.raises(ParameterError, match=rf"the benchmark {name} needs to know .* --data"):
         spec.with_data(None)
 
+
+NUS_SPEC = """
+title = "tiny"
+detectors = ["lof", "joint_energy"]
+{}
+[[sets]]
+name = "NUS-WIDE"
+data = "nus-wide:/data/nus-wide"
+ood = {{ other = "folder:/data/other" }}
+"""
 
 BAD = {
     "an unknown entry": (
@@ -142,6 +158,20 @@ BAD = {
     ),
     "too few images": (SPEC + "[tune]\nimages = 1\n", r"\[tune\]: images must be"),
     "an OOD set by the ID set's name": (SPEC.replace("other =", "mine ="), "'mine' names an ID"),
+    "a protocol": (
+        NUS_SPEC.format("protocol = 'mine'"),
+        "protocol must be 'paper' or 'authors'",
+    ),
+    "halves": (NUS_SPEC.format("nus_wide_halves = 'x'"), "nus_wide_halves must be"),
+    "a split": (
+        NUS_SPEC.format("fit_on = { lof = 'test' }"),
+        "fit_on.lof must be 'train' or 'val'",
+    ),
+    "a detector": (NUS_SPEC.format("fit_on = { lfo = 'val' }"), "there is no detector 'lfo'"),
+    "held-out data": (
+        NUS_SPEC.format("fit_on = { combined = 'val' }"),
+        "combined cannot be fitted on val, which is the held-out data",
+    ),
 }
 
 
@@ -157,3 +187,155 @@ def test_an_invalid_file(tmp_path):
         load_spec(tmp_path / "x.toml")
     with pytest.raises(ParameterError, match=r"no benchmark 'papermain'.*paper-main"):
         load_spec("papermain")
+
+
+PAPER_SPECS = [name for name in shipped_specs() if name.startswith("paper-")]
+
+
+def test_the_papers_protocol_changes_nothing():
+    table = {"title": "x", "train": {"training": {"epochs": 3}}}
+    assert with_protocol(table) == with_protocol(table, "paper") == {**table, "protocol": "paper"}
+    assert with_protocol({**table, "protocol": "authors"}, "paper") == with_protocol(table)
+
+
+def test_the_authors_protocol_is_a_set_of_defaults():
+    spec = parse_benchmark("tiny", NUS_SPEC.format(""), protocol="authors")
+    assert spec.name == "tiny-authors"
+    assert spec.protocol == "authors"
+    assert spec.fitted_on_val() == ("lof",)
+    assert spec.split_name(spec.sets[0], "val") == "authors-val"
+    assert spec.split_name(spec.sets[0], "train") == "train"
+    assert spec.train.training.select == "last"
+    assert spec.train.training.batch_size == 200
+    assert spec.tune.odin.label == "predicted"
+    assert len(spec.tune.odin.epsilons) == 15
+    paper = parse_benchmark("tiny", NUS_SPEC.format(""))
+    assert paper.name == "tiny"
+    assert paper.fitted_on_val() == ()
+    assert paper.split_name(paper.sets[0], "val") == "val"
+
+
+@pytest.mark.parametrize(
+    ("setting", "holds"),
+    [
+        ("[tune.odin]\nlabel = 'top'", lambda spec: spec.tune.odin.label == "top"),
+        ("[train.training]\nselect = 'val_map'", lambda spec: "val_map" in str(spec.train)),
+        ("[fit_on]\nlof = 'train'", lambda spec: spec.fitted_on_val() == ()),
+        ("nus_wide_halves = 'nescio'", lambda spec: spec.split_name(spec.sets[0], "val") == "val"),
+    ],
+)
+def test_a_setting_of_the_file_wins_over_the_protocol(setting, holds):
+    spec = parse_benchmark("tiny", NUS_SPEC.format("protocol = 'authors'\n" + setting))
+    assert spec.protocol == "authors"
+    assert holds(spec)
+    assert spec.train.augmentation.crop_scale == (0.5, 2.0)  # the others remain
+
+
+def test_a_table_named_after_a_protocol_is_read_with_this_protocol_only():
+    sizes = {
+        protocol: load_spec("paper-resnet", protocol=protocol).train.training.batch_size
+        for protocol in PROTOCOLS
+    }
+    assert sizes == {"paper": 64, "authors": 320}
+    assert load_spec("paper-main", protocol="authors").train.training.batch_size == 200
+
+
+def in_miniature(name, protocol):
+    """Return a spec of the paper with a tiny network, on few images and without intervals."""
+    text = shipped_specs()[name]
+    for network in ("densenet121", "resnet101"):
+        tiny = 'name = "small-cnn"\nweights = "none"\nn_hidden = 8'
+        text = text.replace(f'name = "{network}"', tiny)
+    small = """
+    [train.images]
+    size = 8
+    [train.training]
+    epochs = 1
+    [tune]
+    images = 3
+    [tune.odin]
+    epsilons = [0.0, 0.001]
+    """
+    return parse_benchmark(name, f"bootstrap = 0\n{text}\n{small}", protocol=protocol)
+
+
+@pytest.mark.filterwarnings("ignore")  # PASCAL-VOC has fewer labels than some k
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_specs_of_the_paper_run_in_miniature(protocol, paper_data, tmp_path):
+    pytest.importorskip("torchvision")
+    from nescio.lab.benchmark.run import run_benchmark
+
+    suffix = "" if protocol == "paper" else f"-{protocol}"
+    for name in PAPER_SPECS:
+        spec = in_miniature(name, protocol).with_data(paper_data)
+        run = run_benchmark(spec, tmp_path)
+        assert run.folder == tmp_path / f"{name}{suffix}"
+        assert {line.manifest["protocol"] for line in run.lines} == {protocol}
+        done = {(line.id, line.ood, line.detector) for line in run.lines if line.evaluation}
+        for key in spec.paper_tables:
+            cells = [cell for cell in paper_tables()[key].cells if cell.value is not None]
+            assert done >= {(cell.id, cell.ood, cell.detector) for cell in cells}
+            beside = (run.folder / "tables" / f"paper-{key}.md").read_text("utf-8")
+            assert f"Protocol: {protocol}." in beside
+            assert "not run" not in beside
+    check_manifest(run.lines[-1].manifest, protocol)
+
+
+def test_voc_runs_without_its_test_images(paper_data, tmp_path):
+    pytest.importorskip("torchvision")
+    from nescio.lab.benchmark.run import run_benchmark
+
+    data = tmp_path / "data"
+    voc = shutil.copytree(paper_data / "VOCdevkit", data / "VOCdevkit") / "VOC2012"
+    (voc / "ImageSets" / "Main" / "test.txt").unlink()
+    for image in (voc / "JPEGImages").glob("test_*"):
+        image.unlink()
+    shutil.copytree(paper_data / "imagenet22k", data / "imagenet22k")
+    wanted = in_miniature("paper-main", "paper").with_data(data).only(["PASCAL-VOC"], [])
+    with pytest.raises(DatasetError, match="nescio bench voc-trainval"):
+        run_benchmark(wanted, tmp_path)
+    run = run_benchmark(in_miniature("voc-trainval", "paper").with_data(data), tmp_path)
+    assert {line.detector for line in run.lines if line.evaluation} == set(wanted.detectors)
+    assert run.lines[0].manifest["data"]["id"]["n_images"] == 5
+
+
+def check_manifest(manifest, protocol):
+    """The manifest of the last spec, on NUS-WIDE, says what the protocol changed."""
+    theirs = protocol == "authors"
+    assert manifest["mean_labels"] == 2
+    assert manifest["data"]["id"]["split"] == ("authors-test" if theirs else "test")
+    assert manifest["data"]["id"]["data_notes"] == {"halves_seed": 999 if theirs else 2021}
+    training = manifest["training"]["settings"]["training"]
+    assert training["select"] == ("last" if theirs else "val_loss")
+    assert training["epochs"] == 1  # as the file says
+    assert json.dumps(manifest["fit_on"]) == json.dumps(
+        {"lof": "val", "isolation_forest": "val"} if theirs else {}
+    )
+
+
+def test_lof_learns_from_the_validation_data_if_told_to(small_spec, bench_folder, counted):
+    from nescio.lab.benchmark.run import run_benchmark
+
+    spec = replace(small_spec, name="fitted", detectors=("lof", "msp"), seeds=(0,))
+    on_train = run_benchmark(spec, bench_folder)
+    counted.clear()
+    on_val = run_benchmark(replace(spec, fit_on={"lof": "val"}), bench_folder)
+    assert counted == ["extract"]  # the validation data
+    assert "val" in on_val.lines[0].manifest["data"]
+    for before, after in zip(on_train.lines, on_val.lines, strict=True):
+        same = before.evaluation == after.evaluation
+        assert same == (before.detector == "msp")
+
+
+def test_a_combination_is_calibrated_on_the_validation_data(small_spec, bench_folder):
+    from nescio.lab.benchmark.run import run_benchmark
+
+    text = "combined(detectors=[max_logit, mahalanobis], weights=[2, 1])"
+    spec = replace(small_spec, name="combined", detectors=("msp", text), seeds=(0,))
+    lines = run_benchmark(spec, bench_folder).lines
+    assert {line.detector for line in lines} == {"msp", text}
+    assert all(line.evaluation is not None for line in lines), lines[-1].skipped
+    manifest = lines[0].manifest
+    assert manifest["held_out"] == {"val": [text]}
+    assert manifest["data"]["val"]["split"] == "val"
+    assert run_benchmark(spec, bench_folder).lines == lines

@@ -35,13 +35,13 @@ def test_held_out_topics_are_in_no_other_part(scripts, monkeypatch):
     monkeypatch.setattr(scripts["real_text"], "FEWEST", 5)
     rng = np.random.default_rng(0)
     tagged = {
-        f"text {at}": {f"topic {topic}" for topic in rng.choice(10, size=2)} for at in range(300)
+        f"text {row}": {f"topic {topic}" for topic in rng.choice(10, size=2)} for row in range(300)
     }
     tagged["rare"] = {"topic of one text"}
-    at = {text: row for row, text in enumerate(sorted(tagged))}
+    row_of = {text: row for row, text in enumerate(sorted(tagged))}
 
     def embed(texts):  # so that the features tell which text it was
-        return np.array([[at.get(text, -1)] for text in texts], float).reshape(-1, 1)
+        return np.array([[row_of.get(text, -1)] for text in texts], float).reshape(-1, 1)
 
     made = scripts["real_text"].TextSet(
         tagged, {"other": ["unknown"], "absent": []}, (80, 20, 20), embed
@@ -54,10 +54,10 @@ def test_held_out_topics_are_in_no_other_part(scripts, monkeypatch):
             for name, x in {**{n: x for n, (x, _) in problem.parts.items()}, **problem.ood}.items()
         }
         held_out.append({f"topic {n}" for n in range(10)} - set(problem.label_names))
-        known = [texts[name] for name in ("train", "val", "test")]
-        assert [len(part) for part in known] == [80, 20, 20]
-        assert len(set().union(*known)) == 120
-        assert not any(tagged[text] & held_out[-1] for part in known for text in part)
+        labelled_texts = [texts[name] for name in ("train", "val", "test")]
+        assert [len(part) for part in labelled_texts] == [80, 20, 20]
+        assert len(set().union(*labelled_texts)) == 120
+        assert not any(tagged[text] & held_out[-1] for part in labelled_texts for text in part)
         assert len(texts["topics"]) > 0
         assert all(tagged[text] <= held_out[-1] for text in texts["topics"])
         names = np.array(problem.label_names)
@@ -108,25 +108,29 @@ def test_outputs_give_tables_and_result_lines(scripts, tmp_path, monkeypatch, ca
     bench = scripts["text_and_tables"]
 
     def make(seed):
-        parts = {name: labelled(200, seed=3 * seed + at) for at, name in enumerate(bench.PARTS)}
+        parts = {
+            name: labelled(200, seed=3 * seed + index) for index, name in enumerate(bench.PARTS)
+        }
         return {**parts, **dict.fromkeys(("ood-far", "ood-group"), labelled(60, seed=9))}
 
     monkeypatch.setattr(bench, "makers", lambda names: [("patients", make)])
     results = tmp_path / "results.jsonl"
-    given = ["--save", str(tmp_path), "--results", str(results), "--seeds", "2"]
-    given += ["--only", "patients", "-d", "joint_energy", "-d", "odin"]
-    bench.main(given)
+    arguments = ["--save", str(tmp_path), "--results", str(results), "--seeds", "2"]
+    arguments += ["--only", "patients", "-d", "joint_energy", "-d", "odin"]
+    bench.main(arguments)
     assert len(list(tmp_path.glob("patients-seed?-*.safetensors"))) == 10
     out = capsys.readouterr().out
     lines = read_lines(results)
-    found = {(one.ood, one.detector, one.seed) for one in lines}
-    assert found == {
+    runs = {(line.ood, line.detector, line.seed) for line in lines}
+    assert runs == {
         (ood, detector, seed)
         for ood in ("far", "group")
         for detector in ("joint_energy", "odin")
         for seed in (0, 1)
     }
-    fprs = [100 * one.evaluation.fpr.value for one in lines if one.evaluation and one.ood == "far"]
+    fprs = [
+        100 * line.evaluation.fpr.value for line in lines if line.evaluation and line.ood == "far"
+    ]
     mean, spread = np.mean(fprs), np.std(fprs, ddof=1)
     cell = f"{mean:.1f} ± {spread:.1f}"
     assert "| detector | group | far | mean |" in out  # near first
@@ -138,11 +142,11 @@ def test_outputs_give_tables_and_result_lines(scripts, tmp_path, monkeypatch, ca
 def test_the_page_on_texts_shows_the_committed_results(scripts, capsys):
     root = BENCHMARKS.parent
     lines = read_lines(BENCHMARKS / "results" / "text-and-tables.jsonl")
-    packages = [one for one in lines if one.id == "packages"]
+    packages = [line for line in lines if line.id == "packages"]
     docstrings = read_lines(BENCHMARKS / "results" / "docstrings.jsonl")
-    assert {one.detector for one in docstrings} >= set(DETECTORS)
-    for one in (packages, docstrings):
-        scripts["text_and_tables"].print_tables(one)
+    assert {line.detector for line in docstrings} >= set(DETECTORS)
+    for lines_of_set in (packages, docstrings):
+        scripts["text_and_tables"].print_tables(lines_of_set)
     printed = capsys.readouterr().out.splitlines()
     page = (root / "docs" / "explanation" / "text.md").read_text("utf-8")
     shown = [row for row in page.splitlines() if row.startswith("| `")]

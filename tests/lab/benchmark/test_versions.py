@@ -41,13 +41,13 @@ TUNING = {
 def split(tmp_path_factory):
     """Stripes whose direction and colour are the labels; all numbers are whole."""
     root = tmp_path_factory.mktemp("stripes")
-    labels = np.array([[at % 2, at % 3 == 0] for at in range(24)], np.uint8)
+    labels = np.array([[number % 2, number % 3 == 0] for number in range(24)], np.uint8)
     rows, columns = np.mgrid[0:20, 0:24]
-    for at, (upright, red) in enumerate(labels):
-        grey = (columns if upright else rows) * (5 + at % 4) % 200
-        pixels = np.stack([grey + 50 * red, grey, (grey + 3 * at) % 256], axis=2)
-        image.fromarray(pixels.astype(np.uint8)).save(root / f"{at:02}.png")
-    files = tuple(f"{at:02}.png" for at in range(24))
+    for number, (upright, red) in enumerate(labels):
+        grey = (columns if upright else rows) * (5 + number % 4) % 200
+        pixels = np.stack([grey + 50 * red, grey, (grey + 3 * number) % 256], axis=2)
+        image.fromarray(pixels.astype(np.uint8)).save(root / f"{number:02}.png")
+    files = tuple(f"{number:02}.png" for number in range(24))
     return Split("stripes", "all", root, files, labels, ("upright", "red"))
 
 
@@ -76,21 +76,21 @@ def settings():
 
 def test_training(settings, split, tmp_path):
     run = train(settings, split, split, tmp_path)
-    found = [loss for epoch in run.history for loss in (epoch.train_loss, epoch.val_loss)]
-    assert found == pytest.approx(TRAINING[TRAINING_VERSION], rel=1e-2)
+    losses = [loss for epoch in run.history for loss in (epoch.train_loss, epoch.val_loss)]
+    assert losses == pytest.approx(TRAINING[TRAINING_VERSION], rel=1e-2)
 
 
 def test_extraction(checkpoint, split, tmp_path):
     extract(checkpoint, split, tmp_path / "outputs.safetensors")
     outputs = Outputs.load(tmp_path / "outputs.safetensors")
     arrays = (outputs.get(name) for name in ("logits", "features", "penultimate"))
-    found = [value for array in arrays for value in (array.mean(), array.std())]
-    assert found == pytest.approx(EXTRACTION[EXTRACTION_VERSION], rel=2e-3)
+    moments = [value for array in arrays for value in (array.mean(), array.std())]
+    assert moments == pytest.approx(EXTRACTION[EXTRACTION_VERSION], rel=2e-3)
 
 
 def test_features(checkpoint, split, tmp_path):
-    found = cached_features(checkpoint, split, tmp_path)
-    assert [found.mean(), found.std()] == pytest.approx(
+    features = cached_features(checkpoint, split, tmp_path)
+    assert [features.mean(), features.std()] == pytest.approx(
         EXTRACTION[EXTRACTION_VERSION][2:4], rel=2e-3
     )
 
@@ -110,11 +110,11 @@ def test_tuning(checkpoint, split, tmp_path, monkeypatch):
     monkeypatch.setattr(perturbation, "fpr_at_tpr", noting)
     settings = TuneSettings(odin=OdinSettings(epsilons=(0.0, 0.004)))
     grid = perturbation.tune(checkpoint, split, outputs, settings).grid
-    found = {
+    scores = {
         (point.method, point.aggregate, point.epsilon, point.temperature): mean
         for point, mean in zip(grid, means, strict=True)
     }
-    assert len(found) == 2 * (2 * 4 + 6)
+    assert len(scores) == 2 * (2 * 4 + 6)
     for point, expected in TUNING[TUNING_VERSION].items():
         tolerance = 3e-3 if point[0] == "odin" else 3e-2
-        assert found[point] == pytest.approx(expected, rel=tolerance), point
+        assert scores[point] == pytest.approx(expected, rel=tolerance), point

@@ -31,9 +31,9 @@ def test_the_labels_are_the_known_digits(root):
 
 @pytest.mark.parametrize("split", ["unseen", "photos", "noise"])
 def test_out_of_distribution_scenes_have_no_labels(root, split):
-    found = load(f"digits@{split}:{root}")
-    assert len(found) == 40
-    assert found.labels is None
+    scenes = load(f"digits@{split}:{root}")
+    assert len(scenes) == 40
+    assert scenes.labels is None
 
 
 def test_a_scene_is_brighter_where_there_are_more_digits(root):
@@ -61,13 +61,13 @@ def test_no_image_of_a_digit_is_in_two_parts(monkeypatch):
     # One image on two backgrounds is apart by their noise alone; two images by more.
     apart = 1.3 * 2 * 0.05**2
     assert _nearest(cells["train"][::2], cells["train"][1::2]) < apart
-    for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
-        assert _nearest(cells[one], cells[other]) > apart
+    for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
+        assert _nearest(cells[first], cells[second]) > apart
 
 
-def _nearest(some, others):
-    """The smallest mean squared difference of a cell to one of others."""
-    squares = (some**2).sum(1)[:, None] + (others**2).sum(1) - 2 * some @ others.T
+def _nearest(some, cells):
+    """The smallest mean squared difference of a cell to one of other cells."""
+    squares = (some**2).sum(1)[:, None] + (cells**2).sum(1) - 2 * some @ cells.T
     return squares.min() / some.shape[1]
 
 

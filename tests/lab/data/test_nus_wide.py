@@ -11,13 +11,13 @@ N_TEST = 9
 def truth(part):
     """Labels by hand: the second image of a list has none."""
     rows = {"Train": 4, "Test": N_TEST}[part]
-    labels = np.array([[1, at % 2, at % 3 == 0] for at in range(rows)], dtype=np.uint8)
+    labels = np.array([[1, row % 2, row % 3 == 0] for row in range(rows)], dtype=np.uint8)
     labels[1] = 0
     return labels
 
 
-def name_of(part, at):
-    return f"{part.lower()}{at % 2}\\{at:04}_77.jpg"
+def name_of(part, row):
+    return f"{part.lower()}{row % 2}\\{row:04}_77.jpg"
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def nus_wide(tmp_path):
     (tmp_path / "ConceptsList" / "Concepts81.txt").write_text("\n".join(CONCEPTS))
     for part in ("Train", "Test"):
         rows = truth(part)
-        names = [name_of(part, at) for at in range(len(rows))]
+        names = [name_of(part, row) for row in range(len(rows))]
         (tmp_path / "ImageList" / f"{part}Imagelist.txt").write_text("\r\n".join(names) + "\r\n")
         for column, concept in enumerate(CONCEPTS):
             text = "".join(f"{value}\n" for value in rows[:, column])
@@ -57,7 +57,7 @@ def test_train_is_the_official_list_without_unlabelled_images(nus_wide):
 
 def test_val_and_test_are_the_halves_of_the_test_list(nus_wide):
     val, test = (load_nus_wide(nus_wide, split) for split in ("val", "test"))
-    labelled = {name_of("Test", at).replace("\\", "/") for at in range(N_TEST) if at != 1}
+    labelled = {name_of("Test", row).replace("\\", "/") for row in range(N_TEST) if row != 1}
     assert (len(val), len(test)) == (4, 4)
     assert set(val.files) | set(test.files) == labelled
     assert not set(val.files) & set(test.files)
@@ -68,7 +68,7 @@ def test_val_and_test_are_the_halves_of_the_test_list(nus_wide):
 
 
 def test_the_halves_never_change(nus_wide):
-    half = tuple(f"test{at % 2}/{at:04}_77.jpg" for at in (0, 3, 4, 7))
+    half = tuple(f"test{row % 2}/{row:04}_77.jpg" for row in (0, 3, 4, 7))
     assert load_nus_wide(nus_wide, "val").files == half
     (nus_wide / "Flickr" / half[0]).unlink()
     assert load_nus_wide(nus_wide, "val", skip_bad=True).files == half[1:]
@@ -77,10 +77,10 @@ def test_the_halves_never_change(nus_wide):
 def test_the_authors_halves_follow_the_order_of_their_list(nus_wide):
     """Their loader seeds the global generator with 999 and shuffles the labelled images."""
     order = [8, 3, 1, 0, 7, 4, 2, 6]  # their list lacks some images; the second has no label
-    names = [name_of("Test", at).replace("\\", "/") for at in order]
-    lines = [f"Flickr/{name} {at}\n" for at, name in enumerate(names)]
+    names = [name_of("Test", row).replace("\\", "/") for row in order]
+    lines = [f"Flickr/{name} {row}\n" for row, name in enumerate(names)]
     (nus_wide / "nus_wide_test_imglist.txt").write_text("".join(lines))
-    labelled = [name for name, at in zip(names, order, strict=True) if at != 1]
+    labelled = [name for name, row in zip(names, order, strict=True) if row != 1]
     np.random.RandomState(999).shuffle(labelled)
     val, test = (load_nus_wide(nus_wide, f"authors-{name}") for name in ("val", "test"))
     assert set(val.files) == set(labelled[:3])

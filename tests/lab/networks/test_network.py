@@ -1,9 +1,13 @@
-"""Networks by name, and the user's own networks by the name of a function."""
+"""Networks by name, the user's own networks, and state dicts from files."""
 
 import contextlib
 import io
+import re
 import sys
+from collections import OrderedDict
+from urllib.error import URLError
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,16 +15,23 @@ torchvision = pytest.importorskip("torchvision")
 
 from torch import nn
 
+from nescio._io.tensors import write_tensors
 from nescio.errors import (
     FileError,
     FileFormatError,
+    MissingDependencyError,
     ParameterError,
     ShapeError,
 )
+from nescio.lab.networks.checkpoint import load_paper_checkpoint
 from nescio.lab.networks.network import (
     Network,
     build_network,
     checked_logits,
+    lite_imagenet_file,
+    load_file,
+    read_state_dict,
+    torchvision_imagenet_file,
 )
 
 
@@ -225,3 +236,224 @@ def test_logits_are_checked():
     ):
         with pytest.raises(ShapeError, match=rf"logits of shape \(n_images, 4\), got {reason}"):
             checked_logits(wrong, 4)
+
+
+SMALL = "shufflenet_v2_x0_5"
+
+
+@pytest.fixture
+def no_download(monkeypatch, tmp_path):
+    """No network, and nothing in torch's cache."""
+
+    def fail(*args, **kwargs):
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch home"))
+    return tmp_path / "torch home" / "hub" / "checkpoints"
+
+
+@pytest.fixture(scope="module")
+def published():
+    """A torchvision model as it would be published, with its classifier."""
+    model = torchvision.models.get_model(SMALL, weights=None).eval()
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            buffer.uniform_(0.5, 1.5)
+    return model
+
+
+def save(state, path):
+    torch.save(state, path)
+    return path
+
+
+def prefixed(state):
+    return OrderedDict((f"module.{name}", tensor) for name, tensor in state.items())
+
+
+def as_arrays(state):
+    return {name: tensor.numpy() for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(lambda state: state, id="plain"),
+        pytest.param(prefixed, id="data-parallel"),
+        pytest.param(lambda state: {"state_dict": prefixed(state), "epoch": 3}, id="state_dict"),
+        pytest.param(lambda state: {"model": state, "optimizer": {"lr": 0.1}}, id="model"),
+    ],
+)
+def test_every_usual_form_of_a_state_dict_is_read(wrap, tmp_path):
+    state = nn.Linear(3, 2).state_dict()
+    read = read_state_dict(save(wrap(state), tmp_path / "weights.pth"))
+    assert list(read) == list(state)
+    assert all(torch.equal(read[name], state[name]) for name in state)
+
+
+class Harmful:
+    def __reduce__(self):
+        return (open, ("/nescio-must-not-open-this", "w"))
+
+
+def test_objects_and_damaged_files_are_refused(tmp_path):
+    path = save(nn.Linear(2, 2), tmp_path / "model.pth")
+    with pytest.raises(FileFormatError, match=r"model\.pth.*torch\.nn.*Linear.*can run code"):
+        read_state_dict(path)
+    save({"weight": torch.zeros(2), "extra": Harmful()}, path)
+    with pytest.raises(FileFormatError, match=r"cannot read .*model"):
+        read_state_dict(path)
+    for content in (b"", b"text", b"PK\x03\x04 not a zip", b"\x80\x02garbage", b"\x80\x04K\x01."):
+        path.write_bytes(content)
+        with pytest.raises(FileFormatError, match=r"model\.pth"):
+            read_state_dict(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (torch.zeros(3), "a Tensor"),
+        ({}, "a dict with no entries"),
+        ({"epoch": 3, "loss": 0.5}, "a dict with 'epoch', 'loss'"),
+        ({0: torch.zeros(3)}, "a dict with 0"),
+    ],
+)
+def test_a_file_without_a_state_dict_says_what_it_holds(content, message, tmp_path):
+    path = save(content, tmp_path / "other.pth")
+    with pytest.raises(
+        FileFormatError, match=rf"other\.pth does not hold a state dict but {message}"
+    ):
+        read_state_dict(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.pop("weight"), r"1 missing \('weight'\) tensors"),
+        (lambda s: s.update(more=torch.zeros(1)), r"1 unexpected \('more'\) tensors"),
+        (lambda s: s.update(weight=torch.zeros(5)), r"size mismatch for weight"),
+    ],
+)
+def test_what_does_not_fit_is_named(change, message, tmp_path):
+    state = nn.BatchNorm1d(4).state_dict()
+    change(state)
+    path = save(state, tmp_path / "odd.pth")
+    with pytest.raises(FileFormatError, match=rf"odd\.pth does not fit: {message}") as caught:
+        load_file(nn.BatchNorm1d(4), path, expected="a batch norm of 4")
+    assert "Expected a batch norm of 4, with names such as 'weight'" in str(caught.value)
+
+
+def test_a_published_file_gives_the_published_features(published, tmp_path):
+    for suffix in (".pth", ".safetensors"):
+        path = tmp_path / f"published{suffix}"
+        if suffix == ".pth":
+            save(published.state_dict(), path)
+        else:
+            write_tensors(path, as_arrays(published.state_dict()), {})
+        network = build_network(SMALL, 4, weights=path).eval()
+        with torch.no_grad():
+            features = network.backbone(images())
+            assert torch.equal(published.fc(features), published(images()))
+
+
+def test_the_classifier_does_not_matter_but_the_model_does(published, tmp_path):
+    state = published.state_dict()
+    path = save(state, tmp_path / "shuffle.pth")
+    message = r"shuffle\.pth does not fit: .* missing \('features\.0.*torchvision's mobilenet_v2"
+    with pytest.raises(FileFormatError, match=message):
+        build_network("mobilenet_v2", 4, weights=path)
+    with pytest.raises(FileFormatError, match=r"shuffle\.pth does not fit: size mismatch for"):
+        build_network("shufflenet_v2_x1_0", 4, weights=path)
+    del state["fc.weight"], state["fc.bias"]
+    build_network(SMALL, 4, weights=save(state, path))
+    state.update({"fc.weight": torch.zeros(7, 2), "fc.bias": torch.zeros(7)})
+    build_network(SMALL, 4, weights=save(state, path))
+
+
+def test_old_names_of_densenet(tmp_path):
+    model = torchvision.models.densenet121(weights=None)
+    old = OrderedDict()
+    for name, tensor in model.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            old[re.sub(r"(layer\d+\.(?:norm|conv))([12])", r"\1.\2", name)] = tensor
+    assert "features.denseblock1.denselayer1.norm.1.weight" in old
+    network = build_network("densenet121", 3, weights=save(old, tmp_path / "densenet121.pth"))
+    loaded = network.backbone.state_dict()
+    assert all(torch.equal(loaded[name], model.state_dict()[name]) for name in loaded)
+
+
+def test_imagenet_weights_are_fetched_once_with_their_hash_checked(
+    published, no_download, monkeypatch
+):
+    with pytest.raises(FileError, match="no route to host") as caught:
+        build_network("densenet121", 3, weights="imagenet")
+    message = str(caught.value)
+    assert "https://download.pytorch.org/models/densenet121-a639ec97.pth" in message
+    assert f"not in {no_download}" in message
+    url = torchvision.models.get_model_weights(SMALL).IMAGENET1K_V1.url
+    save(published.state_dict(), no_download / url.rpartition("/")[2])
+    network = build_network(SMALL, 4, weights="imagenet")
+    assert torch.equal(network.backbone.conv1[0].weight, published.conv1[0].weight)
+    calls = []
+    monkeypatch.setattr(
+        torch.hub, "download_url_to_file", lambda *arguments, **_: calls.append(arguments)
+    )
+    file = torchvision_imagenet_file("resnet101")
+    url = "https://download.pytorch.org/models/resnet101-63fe2227.pth"
+    assert calls == [(url, str(file), "63fe2227")]
+
+
+def test_imagenet_weights_that_do_not_exist_or_are_not_installed(monkeypatch):
+    with pytest.raises(ParameterError, match="no IMAGENET1K_V1 weights for vit_h_14"):
+        torchvision_imagenet_file("vit_h_14")
+    monkeypatch.setitem(sys.modules, "efficientnet_lite3_pytorch_model", None)
+    with pytest.raises(MissingDependencyError, match="pip install efficientnet_lite3_pytorch_mod"):
+        lite_imagenet_file(3)
+
+
+class PaperHead(nn.Module):
+    """The classifier of the paper's repository, by its published names."""
+
+    def __init__(self, n_features, n_labels):
+        super().__init__()
+        self.way1 = nn.Sequential(nn.Linear(n_features, 1000), nn.BatchNorm1d(1000), nn.ReLU())
+        self.cls = nn.Linear(1000, n_labels)
+
+    def forward(self, maps):
+        return self.cls(self.way1(maps.mean((2, 3))))
+
+
+def paper_parts(name, n_labels):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torchvision.models.get_model(name, weights=None)
+        if name == "densenet121":
+            backbone = nn.Sequential(*list(model.features), nn.ReLU())
+        else:
+            backbone = nn.Sequential(*list(model.children())[:8])
+        head = PaperHead(next(reversed(list(model.children()))).in_features, n_labels)
+        head.way1[1].running_mean.normal_(0, 0.01)
+    return backbone.eval(), head.eval()
+
+
+@pytest.mark.parametrize(("name", "parallel"), [("densenet121", False), ("resnet101", True)])
+def test_checkpoints_of_the_paper_give_the_same_logits(name, parallel, tmp_path):
+    backbone, head = paper_parts(name, n_labels=6)
+    wrap = prefixed if parallel else dict
+    backbone_file = save(wrap(backbone.state_dict()), tmp_path / "backbone.pth")
+    head_file = save(wrap(head.state_dict()), tmp_path / "clsfier.pth")
+    network = load_paper_checkpoint(name, backbone_file, head_file).eval()
+    with torch.no_grad():
+        expected = head(backbone(images()))
+        logits = network(images())
+    assert logits.shape == (2, 6)
+    assert network.head.labels.in_features == 1000
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
+    assert logits.std() > 1e-3
+
+    with pytest.raises(FileFormatError, match=r"backbone\.pth has no matrix 'cls.weight'.*swapped"):
+        load_paper_checkpoint(name, head_file, backbone_file)
+    other = "resnet101" if name == "densenet121" else "densenet121"
+    with pytest.raises(FileFormatError, match=r"clsfier\.pth does not fit: size mismatch"):
+        load_paper_checkpoint(other, backbone_file, head_file)

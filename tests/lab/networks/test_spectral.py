@@ -37,12 +37,12 @@ def test_the_spectral_norm_of_every_layer_is_one(
 ):
     options = {"epochs": 3, "select": "last", "freeze_batch_norm": freeze_batch_norm}
     run = train(normalised(**options), *train_and_val, tmp_path / "run")
-    found = spectral_norms(load_checkpoint(run.checkpoint).network)
-    assert set(found) == {
+    norms = spectral_norms(load_checkpoint(run.checkpoint).network)
+    assert set(norms) == {
         *("backbone.0", "backbone.4", "backbone.8"),
         *("head.hidden.0", "head.labels"),
     }
-    assert list(found.values()) == pytest.approx([1] * 5, abs=0.01)
+    assert list(norms.values()) == pytest.approx([1] * 5, abs=0.01)
     plain = train(settings(**options), *train_and_val, tmp_path / "plain")
     without = spectral_norms(load_checkpoint(plain.checkpoint).network)
     assert max(without.values()) > 1.1
@@ -76,8 +76,8 @@ def test_a_frozen_backbone_is_not_normalised(normalised, train_and_val, tmp_path
     torch.manual_seed(0)
     fresh = initial_network(chosen, 3)
     assert torch.equal(network.backbone[0].weight, fresh.backbone[0].weight)
-    found = spectral_norms(network.head)
-    assert list(found.values()) == pytest.approx([1, 1], abs=0.01)
+    norms = spectral_norms(network.head)
+    assert list(norms.values()) == pytest.approx([1, 1], abs=0.01)
 
 
 def test_layers_without_gradients_and_computed_weights_are_left_alone():

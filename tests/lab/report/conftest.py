@@ -30,8 +30,8 @@ def make_outputs():
         return Outputs(
             rng.normal(-2, 1.5, (n_samples, n_labels)) + lift * truth,
             labels=truth if labels else None,
-            ids=[f"folder/{at}.jpg" for at in range(n_samples)] if ids else None,
-            label_names=[f"label-{at}" for at in range(n_labels)] if names else None,
+            ids=[f"folder/{number}.jpg" for number in range(n_samples)] if ids else None,
+            label_names=[f"label-{number}" for number in range(n_labels)] if names else None,
         )
 
     return make
@@ -45,17 +45,17 @@ def make_evidence(make_outputs):
         id_outputs = make_outputs(seed=10 * seed, **outputs)
         shape = {name: outputs[name] for name in ("n_samples", "n_labels") if name in outputs}
         ood_outputs = {
-            ood: make_outputs(seed=10 * seed + at, lift=0.9, labels=False, **shape)
-            for at, ood in enumerate(oods, start=1)
+            ood: make_outputs(seed=10 * seed + number, lift=0.9, labels=False, **shape)
+            for number, ood in enumerate(oods, start=1)
         }
-        found = {
+        scored = {
             name: Scored(
                 np.asarray(score(id_outputs.logits), dtype=np.float64),
-                {ood: np.float64(score(one.logits)) for ood, one in ood_outputs.items()},
+                {ood: np.float64(score(outputs.logits)) for ood, outputs in ood_outputs.items()},
             )
             for name, score in (detectors or DETECTORS).items()
         }
-        return Evidence(id_name, seed, id_outputs, ood_outputs, found, roots or {})
+        return Evidence(id_name, seed, id_outputs, ood_outputs, scored, roots or {})
 
     return make
 
@@ -68,16 +68,16 @@ def make_lines():
         return [
             Line(
                 "tiny",
-                one.id_name,
+                run.id_name,
                 ood,
                 name,
-                one.seed,
+                run.seed,
                 evaluate(scored.id_scores, scored.ood_scores[ood], n_bootstrap=n_bootstrap),
-                manifest=manifest or {"data": {"id": one.id_name}, "versions": {"numpy": "2"}},
+                manifest=manifest or {"data": {"id": run.id_name}, "versions": {"numpy": "2"}},
             )
-            for one in evidence
-            for ood in one.ood_outputs
-            for name, scored in one.scores.items()
+            for run in evidence
+            for ood in run.ood_outputs
+            for name, scored in run.scores.items()
         ]
 
     return make
@@ -94,8 +94,10 @@ def evidence():
     return Evidence(
         "pets",
         0,
-        Outputs(logits, ids=[f"{at}.jpg" for at in range(100)], label_names=["a", "b", "c"]),
-        {"stones": Outputs(np.ones((4, 3)), ids=[f"{at}.jpg" for at in range(4)])},
+        Outputs(
+            logits, ids=[f"{number}.jpg" for number in range(100)], label_names=["a", "b", "c"]
+        ),
+        {"stones": Outputs(np.ones((4, 3)), ids=[f"{number}.jpg" for number in range(4)])},
         {
             "joint_energy": Scored(joint, {"stones": ood["joint_energy"]}),
             "max_logit": Scored(largest, {"stones": ood["max_logit"]}),

@@ -1,4 +1,4 @@
-"""Single inputs of a report: cases on which detectors disagree, and false alarms."""
+"""Inputs of a report: those on which detectors disagree, false alarms, the first of each set."""
 
 import base64
 import io
@@ -9,12 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fixtures.reports import Page
+from nescio.detectors import MaxLogit
+from nescio.lab.benchmark.tables import Column, Table, TablePart
 from nescio.lab.report import build_report
 from nescio.lab.report.cases import (
+    Introduction,
     case_groups,
     energy_bars,
     false_alarms,
     flagged,
+    introduced,
     thumbnail,
     why_no_pictures,
 )
@@ -22,20 +27,31 @@ from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
 
 
-def _names(evidence):
+def _names(groups):
     return {
-        (group["set_name"], group["right"]): [case["name"] for case in group["cases"]]
-        for group in case_groups(evidence, 0.95)
+        (group["set_name"], group["right"], group["wrong"]): [
+            case["name"] for case in group["cases"]
+        ]
+        for group in groups
     }
 
 
 def test_cases_are_those_judged_differently_furthest_apart_first(evidence):
-    assert _names(evidence) == {
-        ("stones", "joint_energy"): ["2.jpg", "0.jpg"],
-        ("stones", "max_logit"): ["1.jpg"],
-        ("pets", "joint_energy"): ["0.jpg"],
-        ("pets", "max_logit"): ["50.jpg"],
+    assert _names(case_groups(evidence, 0.95)) == {
+        ("stones", "joint_energy", "max_logit"): ["2.jpg", "0.jpg"],
+        ("stones", "max_logit", "joint_energy"): ["1.jpg"],
+        ("pets", "joint_energy", "max_logit"): ["0.jpg"],
+        ("pets", "max_logit", "joint_energy"): ["50.jpg"],
     }
+
+
+def _pictures(evidence, ids, root):
+    named = replace(
+        evidence,
+        ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=ids)},
+        image_roots={"stones": root},
+    )
+    return [case["picture"] for case in case_groups(named, 0.95)[0]["cases"]]
 
 
 def test_pictures_are_small_square_jpegs(evidence, class_tree):
@@ -59,29 +75,17 @@ def test_no_picture_from_outside_of_the_root(evidence, class_tree, how):
     names = {"parent": "../secret/0000.jpg", "absolute": str(secret)}
     (root / "link.jpg").symlink_to(secret)  # as data sets spread over disks have them
     assert thumbnail(root / names[how])  # it is there to be read
-
-    def pictures(ids):
-        named = replace(
-            evidence,
-            ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=ids)},
-            image_roots={"stones": root},
-        )
-        return [case["picture"] for case in case_groups(named, 0.95)[0]["cases"]]
-
-    assert pictures(["0000.jpg", "b", str(inside), "d"]) == [thumbnail(inside)] * 2
-    assert pictures(["link.jpg", "b", "./link.jpg", "d"]) == [thumbnail(secret)] * 2
-    assert pictures([names[how], "b", names[how], "d"]) == ["", ""]
+    for ids, pictures in {
+        ("0000.jpg", "b", str(inside), "d"): [thumbnail(inside)] * 2,
+        ("link.jpg", "b", "./link.jpg", "d"): [thumbnail(secret)] * 2,
+        (names[how], "b", names[how], "d"): ["", ""],
+    }.items():
+        assert _pictures(evidence, ids, root) == pictures
 
 
 def test_a_name_that_no_file_can_have_is_no_picture(evidence, tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    ids = ["loop/0.jpg", "b", "\0", "d"]
-    named = replace(
-        evidence,
-        ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=ids)},
-        image_roots={"stones": tmp_path},
-    )
-    assert [case["picture"] for case in case_groups(named, 0.95)[0]["cases"]] == ["", ""]
+    assert _pictures(evidence, ["loop/0.jpg", "b", "\0", "d"], tmp_path) == ["", ""]
 
 
 def test_a_damaged_file_or_no_pillow_is_no_picture(tmp_path, monkeypatch, class_tree):
@@ -95,7 +99,7 @@ def test_a_damaged_file_or_no_pillow_is_no_picture(tmp_path, monkeypatch, class_
 
 
 def test_bars_show_the_largest_and_the_sum_of_the_rest():
-    names = [f"label {at}" for at in range(20)]
+    names = [f"label {number}" for number in range(20)]
     bars = energy_bars(names, np.arange(20.0), np.full(20, 2.0))
     assert "label 19 19 · 10 %, label 18 18 · 9 %" in bars
     assert "14 others 91 · 48 %" in bars
@@ -121,17 +125,15 @@ def test_the_best_detector_has_cases_too(evidence):
     best = Scored(np.arange(100.0), {"stones": np.array([0.0, 1, 99, 2])})
     changed = replace(evidence, scores={**evidence.scores, "lof": best})
     groups = case_groups(changed, 0.95, {"stones": "lof"})
-    found = {
-        (group["set_name"], group["right"], group["wrong"]): [one["name"] for one in group["cases"]]
-        for group in groups
-    }
-    assert found["stones", "lof", "joint_energy"] == ["1.jpg", "3.jpg"]
-    assert found["stones", "joint_energy", "lof"] == ["2.jpg"]
-    assert found["pets", "lof", "joint_energy"] == ["50.jpg"]
-    assert len(found) == 8
+    shown = _names(groups)
+    assert shown["stones", "lof", "joint_energy"] == ["1.jpg", "3.jpg"]
+    assert shown["stones", "joint_energy", "lof"] == ["2.jpg"]
+    assert shown["pets", "lof", "joint_energy"] == ["50.jpg"]
+    assert len(shown) == 8
     [case] = groups[2]["cases"]
     assert (groups[2]["right"], groups[2]["wrong"]) == ("joint_energy", "lof")
-    assert [one["detector"] for one in case["verdicts"]] == ["joint_energy", "max_logit", "lof"]
+    detectors = [verdict["detector"] for verdict in case["verdicts"]]
+    assert detectors == ["joint_energy", "max_logit", "lof"]
 
 
 def test_the_reason_for_no_pictures_is_the_true_one(evidence, tmp_path):
@@ -139,7 +141,7 @@ def test_the_reason_for_no_pictures_is_the_true_one(evidence, tmp_path):
         return why_no_pictures(changed, case_groups(changed, 0.95))
 
     assert "folders of the images are not named (--images" in why(evidence)
-    texts = [f"sentence {at}" for at in range(100)]
+    texts = [f"sentence {number}" for number in range(100)]
     of_text = replace(
         evidence,
         id_outputs=Outputs(np.zeros((100, 3)), ids=texts),
@@ -182,30 +184,30 @@ def test_false_alarms_are_counted_by_true_label(evidence):
     labels[:20, 0] = 1  # joint energy flags 1 to 4 of these, and 50, which has no label
     labels[20:40, 1] = 1
     labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
-    found = false_alarms(labelled, 0.95)
-    assert found["kind"] == found["label_kind"] == "true"
+    alarms = false_alarms(labelled, 0.95)
+    assert alarms["kind"] == alarms["label_kind"] == "true"
     assert (
-        "5 of 100 inputs are flagged by joint_energy, 5 by max_logit, 4 by both" in found["totals"]
+        "5 of 100 inputs are flagged by joint_energy, 5 by max_logit, 4 by both" in alarms["totals"]
     )
     rows = [
-        (one["label"], one["n_inputs"], one["by_detector"]["joint_energy"]["flagged"])
-        for one in found["by_label"]
+        (row["label"], row["n_inputs"], row["by_detector"]["joint_energy"]["flagged"])
+        for row in alarms["by_label"]
     ]
     assert rows == [("label 0", 20, 4), ("label 1", 20, 0)]
-    assert found["by_label"][0]["by_detector"]["max_logit"]["share"] == 0.25
-    assert "joint_energy: 1 of 60 inputs with 0 true labels, 1.7 %" in found["by_count"]
+    assert alarms["by_label"][0]["by_detector"]["max_logit"]["share"] == 0.25
+    assert "joint_energy: 1 of 60 inputs with 0 true labels, 1.7 %" in alarms["by_count"]
 
 
 def test_without_truth_the_most_likely_label_counts(evidence):
     logits = np.full((100, 3), -3.0)
     logits[:10, 2] = -1  # nothing is predicted, yet this one is the likeliest
-    found = false_alarms(replace(evidence, id_outputs=Outputs(logits)), 0.95)
-    assert (found["kind"], found["label_kind"]) == ("predicted", "most likely")
-    assert [(one["label"], one["n_inputs"]) for one in found["by_label"]] == [
+    alarms = false_alarms(replace(evidence, id_outputs=Outputs(logits)), 0.95)
+    assert (alarms["kind"], alarms["label_kind"]) == ("predicted", "most likely")
+    assert [(row["label"], row["n_inputs"]) for row in alarms["by_label"]] == [
         ("label 2", 10),
         ("label 0", 90),
     ]
-    assert "joint_energy: 5 of 100 inputs with 0 predicted labels" in found["by_count"]
+    assert "joint_energy: 5 of 100 inputs with 0 predicted labels" in alarms["by_count"]
 
 
 @pytest.mark.parametrize(
@@ -219,25 +221,75 @@ def test_without_truth_the_most_likely_label_counts(evidence):
 )
 def test_the_cut_that_was_used_is_said(evidence, sizes, said):
     labels = np.zeros((100, 3), dtype=np.uint8)
-    for at, size in enumerate(sizes):
-        labels[:size, at] = 1
+    for label, size in enumerate(sizes):
+        labels[:size, label] = 1
     labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
-    found = false_alarms(labelled, 0.95)
-    assert found["left_out"] == said
+    alarms = false_alarms(labelled, 0.95)
+    assert alarms["left_out"] == said
     least = min(10, max(sizes))
-    assert sorted(one["n_inputs"] for one in found["by_label"]) == sorted(
+    assert sorted(row["n_inputs"] for row in alarms["by_label"]) == sorted(
         size for size in sizes if size >= least
     )
 
 
 def test_the_best_detectors_are_beside_the_two(evidence):
     later = Scored(np.arange(100.0)[::-1].copy(), {})
-    more = {f"d{at}": later for at in range(9)}
+    more = {f"d{number}": later for number in range(9)}
     changed = replace(evidence, scores={**evidence.scores, **more})
-    found = false_alarms(changed, 0.95, ["d0", "joint_energy", "d0"])
-    assert list(found["styles"]) == ["joint_energy", "max_logit", "d0"]
-    assert "4 by both; 5 by d0." in found["totals"]
-    assert "d0: 5 of 100 inputs" in found["by_count"]
-    assert found["by_count"].count('class="bar c0"') == found["by_count"].count('class="bar joint"')
+    alarms = false_alarms(changed, 0.95, ["d0", "joint_energy", "d0"])
+    assert list(alarms["styles"]) == ["joint_energy", "max_logit", "d0"]
+    assert "4 by both; 5 by d0." in alarms["totals"]
+    assert "d0: 5 of 100 inputs" in alarms["by_count"]
+    assert alarms["by_count"].count('class="bar c0"') == alarms["by_count"].count(
+        'class="bar joint"'
+    )
     # At most as many detectors as there are colours.
     assert len(false_alarms(changed, 0.95, list(more))["styles"]) == 5
+
+
+# --- the first inputs of each set ---
+
+TABLE = Table(
+    "Let through <if>",
+    (Column("detector", number=False), Column("stones")),
+    (((TablePart("max_logit"),), (TablePart("12.00", best=True),)),),
+    ("In hindsight.",),
+)
+
+
+def introduction(evidence):
+    detector = MaxLogit().calibrate(evidence.id_outputs, tpr=0.9)
+    return Introduction(("The model knows <seven> labels.",), TABLE, detector)
+
+
+def test_the_first_inputs_of_each_set_are_shown_with_their_verdicts(make_evidence):
+    evidence = make_evidence(oods=("stones", "leaves"))
+    beginning = introduction(evidence)
+    sets = introduced(beginning, evidence)["sets"]
+    assert [shown["name"] for shown in sets if shown["is_id"]] == ["pets"]
+    all_outputs = {"pets": evidence.id_outputs, **evidence.ood_outputs}
+    for shown, (name, outputs) in zip(sets, all_outputs.items(), strict=True):
+        assert shown["name"] == name
+        inside = beginning.detector.predict(outputs) == 1
+        assert shown["n_flagged"] == (~inside).sum()
+        assert [case["name"] for case in shown["cases"]] == outputs.ids[:6].tolist()
+        assert [case["verdicts"][0]["inside"] for case in shown["cases"]] == inside[:6].tolist()
+        right = inside if shown["is_id"] else ~inside
+        assert [case["verdicts"][0]["right"] for case in shown["cases"]] == right[:6].tolist()
+        for case, logits in zip(shown["cases"], outputs.logits, strict=False):
+            labels = [f"label-{label}" for label in range(7) if logits[label] > 0]
+            assert case["predicted"] == (", ".join(labels) or "nothing")
+
+
+def test_the_section_comes_first_and_only_if_asked_for(make_evidence, make_lines):
+    evidence = make_evidence()
+    lines = make_lines(evidence, n_bootstrap=0)
+    html = build_report(lines, [evidence], title="Tiny", introduction=introduction(evidence))
+    page = Page(html)
+    assert page.ids.index("verdicts") < page.ids.index("summary")
+    parts = ("knows <seven> labels.", "Let through <if>", "12.00", "In hindsight.", "predicted: ")
+    for part in parts:
+        assert part in page.text
+    plain = Page(build_report(lines, [evidence], title="Tiny"))
+    assert "verdicts" not in plain.ids
+    assert "predicted: " not in plain.text

@@ -19,9 +19,9 @@ def test_the_corner_is_drawn_if_a_curve_gets_there(make_evidence, make_lines):
         page = build(make_lines(evidence, n_bootstrap=0), [evidence])
         assert page.count("svg", aria_label="ROC curves, pets against stones") == 1
         name = "ROC curves, pets against stones, upper left corner"
-        found = page.count("svg", aria_label=name)
-        assert ("Upper left corner" in page.text) == ("Whole" in page.text) == bool(found)
-        return found
+        n_corners = page.count("svg", aria_label=name)
+        assert ("Upper left corner" in page.text) == ("Whole" in page.text) == bool(n_corners)
+        return n_corners
 
     def backwards(logits):
         return -scores.joint_energy(logits)
@@ -43,7 +43,7 @@ def test_many_labels_stay_small_and_the_rare_are_left_out(make_evidence, make_li
     page = build_report(lines, [evidence], title="Large")
     assert len(page.encode()) < 5_000_000
     drawn = re.findall(r"Densities of the energy of label (\d+), ID against OOD", page)
-    assert drawn == [str(at) for at in range(1000, 1100)]
+    assert drawn == [str(label) for label in range(1000, 1100)]
     said = "The 100 most frequent of the 2,000 labels are drawn."
     assert said in Page(page).text
     few = make_evidence(n_labels=100)

@@ -1,21 +1,137 @@
-"""The page as a whole: its figures, and what it does without some of its data.
+"""The report as a file, its figures, its results, and what it does without some of its data."""
 
-The building blocks in nescio.lab.report.figures are tested here too.
-"""
-
+import base64
+import hashlib
 import re
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fixtures.reports import build, result_line
+from fixtures.reports import Page, build, result_line
 from nescio import scores
-from nescio.lab.report import build_report
+from nescio._charts.svg import sheet
+from nescio.errors import FileError, InputError, MissingDependencyError
+from nescio.lab.benchmark.results import Line
+from nescio.lab.report import build_report, write_report
 from nescio.lab.report.figures import best_detectors
+from nescio.lab.report.page import resource
 from nescio.metrics import auroc, evaluate
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
+
+# --- the file: inert, offline, repeatable and small ---
+
+
+def test_user_text_is_inert(make_evidence, make_lines, make_outputs):
+    nasty = '<script>alert("x")</script>'
+    evidence = make_evidence(id_name=nasty, oods=(nasty + "2",))
+    plain = evidence.id_outputs
+    named = Outputs(
+        plain.logits,
+        labels=plain.labels,
+        ids=[f"{nasty}{number}" for number in range(len(plain))],
+        label_names=[f"{nasty}{number}" for number in range(plain.n_labels)],
+    )
+    with_nasty_name = {nasty: evidence.scores["msp"], **evidence.scores}
+    evidence = replace(evidence, id_outputs=named, scores=with_nasty_name)
+    lines = make_lines(evidence, manifest={nasty: {nasty: [nasty]}})
+    page = build_report(lines, [evidence], title=nasty)
+    assert "<script>alert" not in page
+    assert page.count("<script>") == 1
+    Page(page)
+
+
+def test_same_input_same_bytes(make_evidence, make_lines):
+    pages = []
+    for _ in range(2):
+        evidence = make_evidence(seed=3)
+        pages.append(build_report(make_lines(evidence), [evidence], title="Tiny"))
+    assert pages[0] == pages[1]
+
+
+def test_the_policy_lets_only_the_page_s_own_script_run(make_evidence, make_lines):
+    evidence = make_evidence()
+    page = build_report(make_lines(evidence), [evidence], title="Tiny")
+    script = re.search(r"<script>(.*)</script>", page, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    content = next(
+        attrs["content"]
+        for tag, attrs in Page(page).tags
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
+    policy = dict(rule.split(maxsplit=1) for rule in content.split(";"))
+    assert policy == {
+        "default-src": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "img-src": "data:",
+        "style-src": "'unsafe-inline'",
+        "script-src": f"'sha256-{digest}'",
+    }
+
+
+def test_a_large_benchmark_stays_small(make_evidence, make_lines, class_tree):
+    root = class_tree("folder", classes=("folder",), n_images=1, pixels=128)
+    (root / "folder" / "0000.jpg").rename(root / "folder" / "0.jpg")
+    for number in range(1, 300):
+        (root / "folder" / f"{number}.jpg").symlink_to(root / "folder" / "0.jpg")
+    detectors = {
+        f"top_k_joint_energy(k={k})": lambda logits, k=k: scores.top_k_joint_energy(logits, k)
+        for k in range(1, 19)
+    }
+    detectors |= {"joint_energy": scores.joint_energy, "max_logit": scores.max_logit}
+    roots = {"stones": root, "leaves": root, **{f"pets{number}": root for number in range(3)}}
+    evidence = [
+        make_evidence(
+            f"pets{number}",
+            ("stones", "leaves"),
+            n_samples=300,
+            n_labels=80,
+            detectors=detectors,
+            roots=roots,
+        )
+        for number in range(3)
+    ]
+    page = build_report(make_lines(*evidence, n_bootstrap=2), evidence, title="Large")
+    assert page.count("data:image/jpeg") > 30
+    assert len(page.encode()) < 5_000_000
+
+
+def test_write_report_replaces_only_by_force(tmp_path):
+    path, lines = tmp_path / "report.html", [result_line("msp", 0.1)]
+    write_report(path, lines, [], title="Ä first")
+    assert "Ä first" in path.read_text("utf-8")
+    with pytest.raises(FileError, match="exists already"):
+        write_report(path, lines, [], title="second")
+    write_report(path, lines, [], title="second", force=True)
+    assert "<title>second</title>" in path.read_text("utf-8")
+
+
+def test_no_lines_is_an_error():
+    with pytest.raises(InputError, match="needs at least one result line"):
+        build_report([], [], title="Tiny")
+
+
+def test_missing_jinja2_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install \'\.\[report\]\'"):
+        build_report([result_line("msp", 0.1)], [], title="Tiny")
+
+
+def test_every_colour_is_in_the_palette():
+    palette = set(re.findall(r"(--[\w-]+):", sheet("palette.css")))
+    assert {"--in", "--out", "--accent", "--ink", "--muted", "--grid", "--paper"} <= palette
+    rules = {"charts.css": sheet("charts.css"), "style.css": resource("style.css")}
+    for name, text in {**rules, "palette.css": sheet("palette.css")}.items():
+        used = set(re.findall(r"var\((--[\w-]+)\)", text)) - {"--c"}
+        assert used <= palette, name
+    for name, text in rules.items():
+        assert not re.search(r":[^;{]*#[0-9a-f]{6}", text), name
+
+
+# --- the page as a whole ---
 
 
 def test_every_figure_is_there(make_evidence, make_lines):
@@ -94,8 +210,8 @@ def test_masked_and_missing_scores_leave_no_nan(make_evidence, make_lines):
     logits[:3] = -np.inf
     logits[3:5] = np.nan
     out = {
-        name: Scored(np.where(np.arange(120) < 12, -np.inf, one.id_scores), one.ood_scores)
-        for name, one in evidence.scores.items()
+        name: Scored(np.where(np.arange(120) < 12, -np.inf, scored.id_scores), scored.ood_scores)
+        for name, scored in evidence.scores.items()
     }
     nowhere = Scored(np.full(120, -np.inf), {"stones": np.full(120, -np.inf)})
     same = Scored(np.ones(120), {"stones": np.ones(120)})
@@ -127,8 +243,8 @@ def test_joint_energy_on_several_id_sets_together(make_evidence, make_lines):
     for ood in ("stones", "leaves"):
         name = f"ROC curves of joint energy on all ID sets against {ood}"
         assert page.count("svg", role="img", aria_label=name) == 1
-    found = sets[0].scores["joint_energy"]
-    area = 100 * auroc(found.id_scores, found.ood_scores["stones"])
+    scored = sets[0].scores["joint_energy"]
+    area = 100 * auroc(scored.id_scores, scored.ood_scores["stones"])
     assert f"pets {area:.2f}" in page.text
     assert {link.removeprefix("#") for link in _links(page)} <= set(page.ids)
     assert len(page.ids) == len(set(page.ids))
@@ -165,8 +281,8 @@ def test_worse_than_chance_is_said(make_evidence, make_lines):
     assert "chance" not in build(make_lines(evidence), [evidence]).text
     lines = []
     for line in make_lines(evidence):
-        found = evidence.scores[line.detector]
-        swapped = evaluate(found.ood_scores["stones"], found.id_scores, n_bootstrap=20)
+        scored = evidence.scores[line.detector]
+        swapped = evaluate(scored.ood_scores["stones"], scored.id_scores, n_bootstrap=20)
         lines.append(replace(line, evaluation=swapped))
     page = build(lines)
     assert page.text.count("all 5 detectors. The likely cause: the ID and the OOD data are") == 2
@@ -175,10 +291,100 @@ def test_worse_than_chance_is_said(make_evidence, make_lines):
 @pytest.mark.parametrize("pictured", ["a.jpg", "a sentence"])
 def test_inputs_without_pictures_have_no_empty_boxes(make_evidence, make_lines, pictured):
     evidence = make_evidence()
-    ids = [f"{at} {pictured}" for at in range(120)]
+    ids = [f"{number} {pictured}" for number in range(120)]
     evidence = replace(evidence, id_outputs=Outputs(evidence.id_outputs.logits, ids=ids))
     html = build_report(make_lines(evidence), [evidence], title="Tiny")
     assert 'class="case"' in html
     first = re.findall(r'<article class="case">\s*<header>\s*<(\w+)', html)
     assert set(first) == {"ul"}  # the verdicts, with nothing before them
     assert "<img" not in html
+
+
+# --- the results of a pair of sets ---
+
+
+def test_summary_says_who_is_best_and_where_joint_energy_stands():
+    fprs = {"sum_prob": (0.07, 0.09), "joint_energy": (0.10, 0.12), "msp": (0.5, 0.6)}
+    lines = [
+        result_line(name, fpr, seed=seed)
+        for name, both in fprs.items()
+        for seed, fpr in enumerate(both)
+    ]
+    assert (
+        "On pets against stones, sum_prob has the lowest FPR95 (8.00 ± 1.41 over 2 seeds), "
+        "joint_energy is 2nd of 3 with 11.00 ± 1.41."
+    ) in build(lines).text
+
+
+@pytest.mark.parametrize(
+    ("fprs", "said"),
+    [
+        (
+            {"msp": 0.5, "joint_energy": 0.1},
+            "joint_energy has the lowest FPR95 (10.00); next is msp with 50.00.",
+        ),
+        (
+            {"msp": 0.1, "joint_energy": 0.1},
+            "joint_energy, msp have the lowest FPR95 (10.00).",
+        ),
+        (
+            {"a": 0.1, "b": 0.2, "c": 0.2, "joint_energy": 0.2},
+            "joint_energy is 2nd of 4 with 20.00.",
+        ),
+        ({"msp": 0.1}, "msp has the lowest FPR95 (10.00); joint_energy is not among"),
+    ],
+)
+def test_summary_ranks_ties_fairly(fprs, said):
+    assert said in build([result_line(name, fpr) for name, fpr in fprs.items()]).text
+
+
+def test_one_seed_gives_the_interval_and_p(make_evidence, make_lines):
+    evidence = make_evidence()
+    page = build(make_lines(evidence), [evidence])
+    assert "Small print: the 95 % bootstrap interval" in page.text
+    assert re.search(r"\d\.\d\d \[\d+\.\d\d, \d+\.\d\d\]", page.text)
+    assert re.search(r"DeLong's test gives p (=|<) 0\.\d+\. The two were selected by", page.text)
+
+
+def test_several_seeds_count_the_sure_ones(make_evidence, make_lines):
+    far_apart = {"joint_energy": scores.joint_energy, "sum": lambda logits: -logits.sum(1)}
+    evidence = [make_evidence(seed=seed, detectors=far_apart) for seed in range(3)]
+    page = build(make_lines(*evidence), evidence)
+    assert (
+        "at p < 0.05 (DeLong's test) in 3 of 3 seeds: joint_energy ahead of sum in 3." in page.text
+    )
+    assert "Mean ± standard deviation over 3 seeds. Small print: seed 0" in page.text
+    assert "The figures show seed 0." in page.text
+
+
+def test_best_is_bold_at_printed_precision():
+    close = {"a": 0.100001, "b": 0.100004, "joint_energy": 0.3}
+    page = build_report([result_line(name, fpr) for name, fpr in close.items()], [], title="Tiny")
+    assert page.count("<b>10.00</b>") == 2
+    assert "<b>30.00</b>" not in page
+
+
+def test_small_print_is_of_the_first_seed_only():
+    def line(detector, seed, fpr):
+        whole = result_line(detector, fpr, seed=seed)
+        estimate = replace(whole.evaluation.fpr, low=fpr - 0.01, high=fpr + 0.01)
+        return replace(whole, evaluation=replace(whole.evaluation, fpr=estimate))
+
+    skipped = Line("tiny", "pets", "stones", "knn", 0, None, "no features.")
+    lines = [line("msp", 0, 0.1), line("msp", 1, 0.2), line("msp", 2, 0.3), skipped]
+    lines += [line("knn", 1, 0.4), line("knn", 2, 0.5)]
+    page = build(lines)
+    assert "Small print: seed 0 with its 95 % bootstrap interval" in page.text
+    assert "20.00 ± 10.00 10.00 [9.00, 11.00]" in page.text
+    assert "45.00 ± 7.07" in page.text
+    assert "40.00" not in page.text
+    once = build([*lines[:4], line("knn", 2, 0.5)])  # one seed, and not the first
+    assert "50.00" in once.text
+    assert "[49.00, 51.00]" not in once.text
+
+
+def test_skipped_detectors_say_why():
+    skipped = Line("tiny", "pets", "stones", "mahalanobis", 0, None, "it reads <features>.")
+    page = build([result_line("msp", 0.1), skipped])
+    assert "mahalanobis : it reads <features>." in page.text
+    assert "no detector could run" in build([skipped]).text

@@ -131,7 +131,7 @@ def test_without_scripts_nothing_looks_like_a_button(page, tmp_path):
     page.open(tmp_path / "report.html", scripts=False)
     words = page.run(looks)
     assert len(words) == len(pressable) - 1  # the theme's is not there
-    assert {tuple(one) for one in words} == {("default", "none", False)}
+    assert {tuple(look) for look in words} == {("default", "none", False)}
     assert page.run("document.querySelector('.selects').offsetParent") is None
 
 
@@ -159,9 +159,9 @@ def test_no_word_of_a_case_lies_on_another(page, width):
         }
         return [document.querySelectorAll('.bars').length, found];
     })()"""
-    n_cards, found = page.run(overlaps)
+    n_cards, overlapping = page.run(overlaps)
     assert n_cards > 4
-    assert found == []
+    assert overlapping == []
 
 
 def test_print_has_no_controls_and_opens_what_is_folded(page):

@@ -150,22 +150,3 @@ def find_paper_table(key: str) -> PaperTable:
     if key not in tables:
         raise ParameterError(f"the paper has no table {key!r}. Choose from: {', '.join(tables)}.")
     return tables[key]
-
-
-def paper_cell(table: str, detector: str, id_name: str, measure: str) -> PaperCell:
-    """Return one cell of one table, by names.
-
-    Examples
-    --------
-    >>> paper_cell("topk", "top_k_joint_energy(k=5)", "NUS-WIDE", "auroc").text
-    '87.94'
-    """
-    wanted = find_paper_table(table)
-    for cell in wanted.cells:
-        if detector and (cell.detector, cell.id, cell.measure) == (detector, id_name, measure):
-            return cell
-    detectors = dict.fromkeys(cell.detector for cell in wanted.cells if cell.detector)
-    raise ParameterError(
-        f"{wanted.number} of the paper has no {measure!r} of {detector!r} for {id_name!r}. It is "
-        f"about {', '.join(detectors)}."
-    )

@@ -334,15 +334,13 @@ class Pipeline:
 
     def network(self) -> tuple[Checkpoint, dict[str, Any]]:
         """Return the network, and what the manifest records about its training."""
-        source = self.data.source
-        if source.network:
-            file = Path(source.network).expanduser()
-            return load_checkpoint(file, module=source.module or None), {"network": source.network}
+        # The spec, and not the file, names the code to run.
+        name, file = self.settings.model.name, self.data.source.network
+        module = name.removeprefix(OWN) if name.startswith(OWN) else None
+        if file:
+            return load_checkpoint(Path(file).expanduser(), module=module), {"network": file}
         best = self._best_file()
         self._make(best, lambda: self._train(best))
-        # The spec, and not the file, names the code to run.
-        name = self.settings.model.name
-        module = name.removeprefix(OWN) if name.startswith(OWN) else None
         checkpoint = load_checkpoint(best.with_name("best.safetensors"), module=module)
         training = {
             "settings": self.settings.as_dict(),
@@ -461,47 +459,43 @@ class Pipeline:
 
     def tuning(self, checkpoint: Checkpoint, train_outputs: Outputs) -> Tuning | None:
         """Return the parameters of ODIN and Mahalanobis; None if no detector uses them."""
-        aggregates = self.spec.aggregates()
+        aggregates, settings, val = self.spec.aggregates(), self.spec.tune, self.data.val
         if not aggregates:
             return None
+        layer = (*layer_names(self.spec.features), POOLED)[0]  # what Mahalanobis reads
         facts = {
-            "data": self.data.val.manifest(),
+            "data": val.manifest(),
             "train": self.data.train.manifest(),
             "aggregates": aggregates,
-            "features": self._tuned_layer,
-            "settings": asdict(self.spec.tune),
+            "features": layer,
+            "settings": asdict(settings),
             "seed": self.seed,
             "batch_size": self.batch_size,
             "device": self.device.type,
             "version": TUNING_VERSION,
         }
         path = self._outputs_folder(checkpoint) / f"tuned-{_key(facts)}.json"
-        self._make(path, lambda: self._tune(checkpoint, train_outputs, path))
+
+        def make() -> None:
+            total = settings.n_steps(len(val))
+            with self.stage("tuning ODIN and Mahalanobis", total) as advance:
+                tuning = tune(
+                    checkpoint,
+                    val,
+                    train_outputs,
+                    settings,
+                    features=layer,
+                    aggregates=aggregates,
+                    seed=self.seed,
+                    device=self.device,
+                    batch_size=self.batch_size,
+                    runtime=self.runtimes,
+                    on_images=advance,
+                )
+            tuning.save(path)
+
+        self._make(path, make)
         return Tuning.load(path)
-
-    def _tune(self, checkpoint: Checkpoint, train_outputs: Outputs, path: Path) -> None:
-        val = self.data.val
-        total = self.spec.tune.n_steps(len(val))
-        with self.stage("tuning ODIN and Mahalanobis", total) as advance:
-            tuning = tune(
-                checkpoint,
-                val,
-                train_outputs,
-                self.spec.tune,
-                features=self._tuned_layer,
-                aggregates=self.spec.aggregates(),
-                seed=self.seed,
-                device=self.device,
-                batch_size=self.batch_size,
-                runtime=self.runtimes,
-                on_images=advance,
-            )
-        tuning.save(path)
-
-    @property
-    def _tuned_layer(self) -> str:
-        """The layer that Mahalanobis reads."""
-        return (*layer_names(self.spec.features), POOLED)[0]
 
     def _outputs_folder(self, checkpoint: Checkpoint) -> Path:
         folder = self.cache / "outputs" / checkpoint.content_hash()[:_KEY_LENGTH]

@@ -62,8 +62,6 @@ class BenchmarkSet:
         Name and address of each out-of-distribution set, as `KIND:PATH` or `KIND@SPLIT:PATH`.
     network : str
         The file of a trained network. If empty, one network is trained per seed.
-    module : str
-        "package.module:factory", if the network's file was made from a module of your own.
     skip_bad : bool
         Whether to leave out images that cannot be read.
     mean_labels : int
@@ -75,7 +73,6 @@ class BenchmarkSet:
     data: str
     ood: Mapping[str, str]
     network: str = ""
-    module: str = ""
     skip_bad: bool = False
     mean_labels: int = 0
 

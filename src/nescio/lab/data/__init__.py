@@ -69,8 +69,6 @@ class DataSource:
 
     Attributes
     ----------
-    name : str
-        The KIND of an address.
     load : callable
         `load(root, split, skip_bad=...)` returns a `Split`.
     splits : tuple of str, or None
@@ -81,80 +79,67 @@ class DataSource:
         What the path of an address points to.
     """
 
-    name: str
     load: Callable[..., Split]
     splits: tuple[str, ...] | None
     what: str
     root_help: str
 
 
-DATASETS: dict[str, DataSource] = {
-    source.name: source
-    for source in (
-        DataSource(
-            "coco",
-            load_coco,
-            COCO_SPLITS,
-            "MS-COCO 2014, 80 labels",
-            "contains annotations/, train2014/, val2014/, test2014/",
-        ),
-        DataSource(
-            "voc",
-            load_voc,
-            VOC_SPLITS,
-            "PASCAL-VOC 2012, 20 labels",
-            "VOC2012, or a folder that contains VOC2012 or VOCdevkit/VOC2012",
-        ),
-        DataSource(
-            "voc-trainval",
-            load_voc_trainval,
-            VOC_TRAINVAL_SPLITS,
-            "PASCAL-VOC 2012 without its test images: val and test are the halves of its val",
-            "as for voc",
-        ),
-        DataSource(
-            "nus-wide",
-            load_nus_wide,
-            NUS_WIDE_SPLITS,
-            "NUS-WIDE, 81 labels",
-            "contains Groundtruth/, ImageList/, ConceptsList/, Flickr/",
-        ),
-        DataSource(
-            "imagenet22k",
-            load_imagenet22k,
-            IMAGENET22K_SPLITS,
-            "20 classes of ImageNet-22K, out-of-distribution for the sets named by the split",
-            "contains one folder per WordNet id or class name",
-        ),
-        DataSource(
-            "textures",
-            load_textures,
-            (),
-            "Describable Textures Dataset (DTD), 47 classes",
-            "dtd, which contains images/, or the folder that contains dtd",
-        ),
-        DataSource(
-            "folder",
-            load_folder,
-            (),
-            "any images, in class folders or without labels",
-            "contains class folders, or only images",
-        ),
-        DataSource(
-            "table",
-            load_table,
-            None,
-            "your own multi-label set: a table of paths and labels",
-            "a .csv or .parquet file",
-        ),
-        DataSource(
-            "digits",
-            load_digits,
-            DIGITS_SPLITS,
-            "scenes of handwritten digits, made at first use from scikit-learn's own data",
-            "a folder for the scenes, which need not exist yet",
-        ),
-    )
+DATASETS = {
+    "coco": DataSource(
+        load_coco,
+        COCO_SPLITS,
+        "MS-COCO 2014, 80 labels",
+        "contains annotations/, train2014/, val2014/, test2014/",
+    ),
+    "voc": DataSource(
+        load_voc,
+        VOC_SPLITS,
+        "PASCAL-VOC 2012, 20 labels",
+        "VOC2012, or a folder that contains VOC2012 or VOCdevkit/VOC2012",
+    ),
+    "voc-trainval": DataSource(
+        load_voc_trainval,
+        VOC_TRAINVAL_SPLITS,
+        "PASCAL-VOC 2012 without its test images: val and test are the halves of its val",
+        "as for voc",
+    ),
+    "nus-wide": DataSource(
+        load_nus_wide,
+        NUS_WIDE_SPLITS,
+        "NUS-WIDE, 81 labels",
+        "contains Groundtruth/, ImageList/, ConceptsList/, Flickr/",
+    ),
+    "imagenet22k": DataSource(
+        load_imagenet22k,
+        IMAGENET22K_SPLITS,
+        "20 classes of ImageNet-22K, out-of-distribution for the sets named by the split",
+        "contains one folder per WordNet id or class name",
+    ),
+    "textures": DataSource(
+        load_textures,
+        (),
+        "Describable Textures Dataset (DTD), 47 classes",
+        "dtd, which contains images/, or the folder that contains dtd",
+    ),
+    "folder": DataSource(
+        load_folder,
+        (),
+        "any images, in class folders or without labels",
+        "contains class folders, or only images",
+    ),
+    "table": DataSource(
+        load_table,
+        None,
+        "your own multi-label set: a table of paths and labels",
+        "a .csv or .parquet file",
+    ),
+    "digits": DataSource(
+        load_digits,
+        DIGITS_SPLITS,
+        "scenes of handwritten digits, made at first use from scikit-learn's own data",
+        "a folder for the scenes, which need not exist yet",
+    ),
 }
 """Every kind of data set, by the KIND of its addresses."""
 

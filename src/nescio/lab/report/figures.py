@@ -12,10 +12,17 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._charts.histogram import WHOLE, roc, roc_axes, share_kept
-from nescio._charts.style import JOINT, curve_style, set_style
-from nescio._charts.svg import Chart, Markup, Scale, Values, percent, short
-from nescio.calibration import empirical_threshold
-from nescio.errors import NescioError
+from nescio._charts.svg import (
+    JOINT,
+    Chart,
+    Markup,
+    Scale,
+    Values,
+    curve_style,
+    percent,
+    set_style,
+    short,
+)
 from nescio.lab.benchmark.results import Evidence
 from nescio.metrics import auroc, fpr_at_tpr
 from nescio.metrics.comparison import Scored
@@ -37,29 +44,12 @@ class Panel(NamedTuple):
     note: str
 
 
-class Option(NamedTuple):
-    """One option of a select: the keys of the panels that it shows, separated by spaces."""
-
-    keys: str
-    text: str
-    chosen: bool
-
-
 class Switch(NamedTuple):
-    """Panels, and the selects (a label and options each) that choose which of them are shown."""
+    """Panels, and the selects that choose which of them are shown."""
 
-    selects: Mapping[str, Sequence[Option]]
     panels: Sequence[Panel]
-    shown: set[int]  # the keys of the panels that are shown at first
-
-
-def choose_by_name(panels: Sequence[Panel], chosen: Mapping[str, str]) -> Switch:
-    """Return a switch with one select per entry of `chosen`: its label and the panel it shows."""
-    selects = {
-        label: [Option(str(panel.key), panel.name, panel.name == name) for panel in panels]
-        for label, name in chosen.items()
-    }
-    return Switch(selects, panels, {panel.key for panel in panels if panel.name in chosen.values()})
+    selects: Mapping[str, Sequence[int]]  # by label: the keys of the panels shown at first
+    several: str = ""  # the text of a first option, which shows these panels again
 
 
 def set_legend(evidence: Evidence, *, with_label: bool = False) -> list[LegendEntry]:
@@ -109,10 +99,10 @@ def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
 
 def find_threshold(id_scores: Values, tpr: float) -> float | None:
     """Return the threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
-    try:
-        return empirical_threshold(id_scores, tpr)
-    except NescioError:
-        return None
+    # 1e-9 corrects rounding: 10 * (1 - 0.9) must count as 1, although it is 0.9999999999999998.
+    rank = math.floor(len(id_scores) * (1 - tpr) + 1e-9)
+    threshold = float(np.sort(id_scores)[rank])
+    return threshold if math.isfinite(threshold) else None
 
 
 def rowwise(values: NDArray[np.floating]) -> Values:
@@ -208,10 +198,9 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch
             panels.append(Panel(number, name, chart, note))
     if not panels:
         return None
-    names = [panel.name for panel in panels]
-    left = MAX if MAX in names else names[0]
-    right = JOINT if JOINT in names else names[-1]
-    return choose_by_name(panels, {"Left": left, "Right": right})
+    keys = {panel.name: panel.key for panel in panels}
+    left, right = keys.get(MAX, panels[0].key), keys.get(JOINT, panels[-1].key)
+    return Switch(panels, {"Left": [left], "Right": [right]})
 
 
 def _density_chart(
@@ -254,8 +243,8 @@ def threshold_switch(evidence: Evidence, tpr: float) -> Switch | None:
             panels.append(Panel(number, name, chart, _threshold_note(sets, threshold)))
     if not panels:
         return None
-    names = [panel.name for panel in panels]
-    return choose_by_name(panels, {"Detector": JOINT if JOINT in names else names[0]})
+    keys = {panel.name: panel.key for panel in panels}
+    return Switch(panels, {"Detector": [keys.get(JOINT, panels[0].key)]})
 
 
 def _threshold_chart(
@@ -324,10 +313,7 @@ def label_switch(evidence: Evidence) -> Switch:
             names[label], own, [values[:, place] for values in logs[1:]], (low, high)
         )
         panels.append(Panel(label, names[label], chart, f"{counts[label]:,} ID inputs {kind}"))
-    keys = " ".join(map(str, frequent))
-    several = Option(keys, f"the {len(frequent)} most frequent labels", True)
-    every = [Option(str(panel.key), panel.name, False) for panel in panels]
-    return Switch({"Label": [several, *every]}, panels, set(frequent))
+    return Switch(panels, {"Label": frequent}, f"the {len(frequent)} most frequent labels")
 
 
 def _energy_chart(

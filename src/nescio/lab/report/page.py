@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio._charts.results import strip
-from nescio._charts.style import JOINT, chart_style, set_style
-from nescio._charts.svg import Markup, percent
+from nescio._charts.svg import JOINT, Markup, chart_style, percent, set_style
 from nescio._io.files import check_target, replacing
 from nescio._version import __version__
 from nescio.detectors import Detector

@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from nescio._charts.results import table
-from nescio._charts.style import chart_style, listed
-from nescio._charts.svg import Chart, Markup, Scale, percent
+from nescio._charts.svg import Chart, Markup, Scale, chart_style, listed, percent
 from nescio._io.files import check_target, replacing
 from nescio.choosing import Choice
 from nescio.choosing.choice import COLUMNS

@@ -18,7 +18,7 @@ from nescio.detectors import DETECTORS
 from nescio.detectors.verdicts import score_stream
 from nescio.errors import InputError, NonFiniteError, ParameterError
 from nescio.outputs import reading
-from nescio.outputs.reading import open_stream
+from nescio.outputs.reading import OutputsStream
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -55,7 +55,7 @@ def frame(rng):
 
 
 def opened(path, **said):
-    return open_stream(path, Columns(**{"expected": LABELS, "keep_rest": True, **said}))
+    return OutputsStream(path, Columns(**{"expected": LABELS, "keep_rest": True, **said}))
 
 
 @pytest.mark.parametrize("fdr", [None, 0.3])
@@ -66,18 +66,18 @@ def test_a_table_gets_the_verdicts_of_the_whole_and_keeps_its_columns(frame, rng
     frame.to_parquet("x.parquet", row_group_size=177)
     whole = detector.assess(ns.Outputs.load("x.parquet", labels=LABELS), fdr=fdr)
     rows = []
-    found = score_stream(detector, opened("x.parquet"), "y.parquet", fdr=fdr, on_rows=rows.append)
-    assert (found.n_samples, sum(rows)) == (N, N)
-    assert 0 < found.n_flagged == len(whole.flagged) < N
+    result = score_stream(detector, opened("x.parquet"), "y.parquet", fdr=fdr, on_rows=rows.append)
+    assert (result.n_samples, sum(rows)) == (N, N)
+    assert 0 < result.n_flagged == len(whole.flagged) < N
     expected = np.lexsort((whole.scores, whole.p_values))[:20]
-    np.testing.assert_array_equal(found.rows, expected)
-    assert found.lowest.verdicts.tolist() == whole[expected].verdicts.tolist()
-    written, given = parquet.read_table("y.parquet"), parquet.read_table("x.parquet")
+    np.testing.assert_array_equal(result.rows, expected)
+    assert result.lowest.verdicts.tolist() == whole[expected].verdicts.tolist()
+    written, data = parquet.read_table("y.parquet"), parquet.read_table("x.parquet")
     kept = ["taken", "text", "n", "price", "tags"]
     assert written.column_names == [*whole.columns(), *kept]
     for name, column in whole.columns().items():
         np.testing.assert_array_equal(np.asarray(written[name]), column)
-    assert written.select(kept).equals(given.select(kept).replace_schema_metadata(None))
+    assert written.select(kept).equals(data.select(kept).replace_schema_metadata(None))
     assert sorted(path.name for path in Path().iterdir()) == ["x.parquet", "y.parquet"]
 
 
@@ -88,16 +88,16 @@ def test_text_files_hold_the_same_values(detector, frame):
         score_stream(detector, opened("x.parquet"), name)
     lines = [json.loads(line) for line in Path("y.jsonl").read_text("utf-8").splitlines()]
     cells = pandas.read_csv("y.csv", dtype={"n": "Int64", "price": str})
-    for row, given in enumerate(frame.to_dict("records")):
+    for row, data in enumerate(frame.to_dict("records")):
         line, cell = lines[row], cells.iloc[row]
-        assert line["id"] == cell.id == given["id"]
+        assert line["id"] == cell.id == data["id"]
         assert line["score"] == whole.scores[row] == pytest.approx(cell.score, abs=0)
-        assert line["price"] == cell.price == f"{given['price']:.2f}"
-        assert line["tags"] == json.loads(cell.tags) == given["tags"]
-        assert datetime.datetime.fromisoformat(line["taken"]) == given["taken"]
-        missing = given["id"] == "image-500"
+        assert line["price"] == cell.price == f"{data['price']:.2f}"
+        assert line["tags"] == json.loads(cell.tags) == data["tags"]
+        assert datetime.datetime.fromisoformat(line["taken"]) == data["taken"]
+        missing = data["id"] == "image-500"
         assert (line["n"] is None) == (cell.n is pandas.NA) == missing
-        assert missing or line["n"] == cell.n == given["n"]
+        assert missing or line["n"] == cell.n == data["n"]
 
 
 @pytest.mark.parametrize("name", sorted(DETECTORS))
@@ -108,15 +108,15 @@ def test_every_detector_scores_blocks_like_the_whole(name):
     detector.calibrate(make_outputs(300, seed=1))
     ns.Outputs.save(data, "x.safetensors")
     whole = detector.assess(data, fdr=0.4)
-    score_stream(detector, open_stream("x.safetensors"), "y.parquet", fdr=0.4)
+    score_stream(detector, OutputsStream("x.safetensors"), "y.parquet", fdr=0.4)
     written = parquet.read_table("y.parquet")
     assert written.column_names == list(whole.columns())
     for column, values in whole.columns().items():
-        found = np.asarray(written[column])
+        result = np.asarray(written[column])
         if values.dtype.kind == "f":
-            np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-7)
+            np.testing.assert_allclose(result, values, rtol=1e-5, atol=1e-7)
         else:
-            np.testing.assert_array_equal(found, values)
+            np.testing.assert_array_equal(result, values)
 
 
 def test_categories_of_several_files_are_kept(detector, frame):
@@ -146,7 +146,7 @@ def test_labels_in_another_order_are_matched_in_every_block(detector, frame):
     more = np.column_stack([logits[:, ::-1], logits[:, :1]])
     ns.Outputs(more, label_names=[*LABELS[::-1], "lion"]).save("x.safetensors")
     with pytest.warns(ns.errors.IgnoredLabelsWarning, match="'lion'") as warned:
-        score_stream(detector, open_stream("x.safetensors"), "y.parquet")
+        score_stream(detector, OutputsStream("x.safetensors"), "y.parquet")
     assert len(warned) == 1
     written = parquet.read_table("y.parquet")
     np.testing.assert_allclose(written["score"], detector.score_samples(logits), rtol=1e-6)
@@ -167,10 +167,10 @@ def test_bad_rows_are_named_by_their_block(detector, frame):
     assert [path.name for path in Path().iterdir()] == ["x.parquet"]
     detector.set_params(nonfinite="out")
     for fdr in (None, 1e-9):
-        found = score_stream(detector, opened("x.parquet"), "y.parquet", fdr=fdr, force=True)
+        result = score_stream(detector, opened("x.parquet"), "y.parquet", fdr=fdr, force=True)
         written = parquet.read_table("y.parquet")
         flagged = np.flatnonzero(~np.asarray(written["in_distribution"]))
-        assert found.n_flagged == len(flagged)
+        assert result.n_flagged == len(flagged)
         assert 300 in flagged
         assert written["score"][300].as_py() == -np.inf
 
@@ -217,10 +217,10 @@ def test_a_run_that_ends_early_leaves_nothing(detector, frame, name):
 
 def test_all_columns_can_be_returned(detector, frame):
     frame.to_parquet("x.parquet")
-    found = score_stream(detector, opened("x.parquet"), fdr=0.3, in_memory=True)
-    assert sum(len(part["score"]) for part in found.parts) == N
-    inside = np.concatenate([part["in_distribution"] for part in found.parts])
-    assert found.n_flagged == N - inside.sum()
+    result = score_stream(detector, opened("x.parquet"), fdr=0.3, in_memory=True)
+    assert sum(len(part["score"]) for part in result.parts) == N
+    inside = np.concatenate([part["in_distribution"] for part in result.parts])
+    assert result.n_flagged == N - inside.sum()
 
 
 # --- memory ---
@@ -247,7 +247,7 @@ print("peak", code, peak() - before)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no resource module")
 def test_memory_does_not_grow_with_the_file(rng):
-    names = [f"label {at}" for at in range(80)]
+    names = [f"label {label}" for label in range(80)]
     held_out = ns.Outputs(rng.normal(-1, 3, (100, 80)).astype(np.float32), label_names=names)
     ns.JointEnergy().calibrate(held_out).save("d.nescio")
     # As a matrix, 4 x 125,000 rows take 160 MB, and the whole file at once takes 550 MB or more;

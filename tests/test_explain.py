@@ -1,4 +1,4 @@
-"""Explanations label by label, and the medians that they are compared with."""
+"""Explanations label by label, and part by part of a combination."""
 
 import json
 
@@ -8,11 +8,11 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 import nescio as ns
-from nescio.calibration import Medians, Profile
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
-from nescio.errors import ParameterError
-from nescio.explain import Terms
+from nescio.detectors.combined import RULES, continuous_p_values, reference_scores
+from nescio.errors import InputError, ParameterError
+from nescio.explain import Reason, Terms
 from nescio.scores import label_energy
 
 EXPLAINED = (
@@ -150,14 +150,14 @@ def test_json_holds_everything_but_infinity(name):
     logits[1] = -np.inf
     detector = DETECTORS[name]().calibrate(make_outputs(100))
     explanation = detector.explain(logits)
-    found = json.loads(json.dumps(explanation.as_dict(), allow_nan=False))
-    assert (found["detector"], len(found["samples"])) == (name, 3)
-    first = found["samples"][2]
+    result = json.loads(json.dumps(explanation.as_dict(), allow_nan=False))
+    assert (result["detector"], len(result["samples"])) == (name, 3)
+    first = result["samples"][2]
     assert first["score"] == detector.score_samples(logits)[2]
     assert set(first["labels"][0]) == {
         "label", "term", "share", "median", "difference", "rank", "rank_median",
     }  # fmt: skip
-    assert found["samples"][1]["labels"][0]["share"] is None
+    assert result["samples"][1]["labels"][0]["share"] is None
 
 
 def test_bad_rows_are_told_and_do_not_spoil_the_medians():
@@ -249,27 +249,143 @@ def test_a_detector_of_ones_own_can_be_explained():
         ns.checks.check_explains_or_refuses(DoesNotAddUp())
 
 
-# --- medians ---
+@pytest.fixture(scope="module")
+def train():
+    return make_outputs(200)
 
 
-def test_of_many_rows_some_are_drawn_and_always_the_same(rng):
-    logits = rng.normal(-3, 3, (20_000, 4)).astype(np.float32)
-    first, again = (ns.JointEnergy().calibrate(logits).profile_.medians for _ in range(2))
-    np.testing.assert_array_equal(first.labels, again.labels)
-    # 3.5 % of the rows to either side of the middle: five standard errors of 5,000
-    low, high = np.quantile(label_energy(logits), [0.465, 0.535], axis=0)
-    assert ((low < first.labels[0]) & (first.labels[0] < high)).all()
-    exact = np.median(label_energy(logits).astype(np.float64), axis=0)
-    assert (first.labels[0] != exact).all()
+@pytest.fixture(scope="module")
+def combined(train):
+    detector = ns.Combined(
+        ["joint_energy", "mahalanobis", "knn(k=2)"], weights=[2, 1, 1], rule="fisher"
+    )
+    return detector.fit(train).calibrate(make_outputs(300, seed=1))
 
 
-def test_groups_may_come_in_any_order(rng):
-    logits = rng.normal(size=(6, 2))
-    names = np.array(["9", "10+", "9", "10+", "9", "10+"])  # as label counts do
-    terms = Terms("logit", np.asarray)
-    usual = Medians.from_logits(terms, logits, np.ones(6, bool), names)
-    again = Profile.from_arrays(Profile(medians=usual).arrays(), ("9", "10+"), 2)
-    for found in (usual, again.medians):
-        medians, _ = found.of_samples(names[:2], 2)
-        np.testing.assert_array_equal(medians[0], np.median(logits[::2], axis=0))
-        np.testing.assert_array_equal(medians[1], np.median(logits[1::2], axis=0))
+@pytest.mark.parametrize("rule", RULES)
+def test_each_part_has_a_score_a_p_value_and_a_share(rule, train):
+    detector = ns.Combined(["max_logit", "mahalanobis"], rule=rule).fit(train)
+    detector.calibrate(make_outputs(300, seed=1))
+    new = make_outputs(20, seed=2, shift=1.0)
+    explanation = detector.explain(new)
+    assessed = detector.assess(new)
+    np.testing.assert_array_equal(explanation.scores, assessed.scores)
+    np.testing.assert_array_equal(explanation.p_values, assessed.p_values)
+    np.testing.assert_array_equal(explanation.in_distribution, assessed.in_distribution)
+    for index, part in enumerate(detector.detectors_):
+        scores = part.score_samples(new)
+        np.testing.assert_array_equal(explanation.part_scores[:, index], scores)
+        p_values = continuous_p_values(reference_scores(part), scores)
+        np.testing.assert_array_equal(explanation.part_p_values[:, index], p_values)
+    expected = ~np.isnan(explanation.shares).any(1)
+    assert expected.mean() > 0.8
+    np.testing.assert_allclose(explanation.shares[expected].sum(1), 1)
+    low = explanation.part_p_values.argmin(1)
+    np.testing.assert_array_equal(explanation.shares[expected].argmax(1), low[expected])
+
+
+def test_shares_are_those_of_the_terms(combined):
+    explanation = combined.explain(make_outputs(10, seed=2))
+    logs = np.log(explanation.part_p_values) * [0.5, 0.25, 0.25]
+    np.testing.assert_allclose(explanation.shares, logs / logs.sum(1, keepdims=True))
+    np.testing.assert_allclose(explanation.scores, logs.sum(1))
+
+
+def test_one_input(combined, train):
+    new = make_outputs(5, seed=2, shift=2.0)
+    new = ns.Outputs(new.logits, features=new.features, ids=list("abcde"))
+    explanation = combined.explain(new)
+    reason = explanation[3]
+    assert isinstance(reason, Reason)
+    assert (reason.id, reason.in_distribution) == ("d", False)
+    assert [part.share for part in reason.parts] == sorted(explanation.shares[3])[::-1]
+    assert reason.summary().startswith(f"{reason.parts[0].detector} has ")
+    by_name = {part.detector: part for part in reason.parts}
+    assert set(by_name) == {"joint_energy", "mahalanobis", "knn(k=2)"}
+    energies = by_name["joint_energy"].reason
+    assert energies is reason.by_label()
+    alone = combined.detectors_[0].explain(new)[3]
+    assert energies.score == alone.score == by_name["joint_energy"].score
+    assert [label.term for label in energies.labels] == [label.term for label in alone.labels]
+    assert energies.labels[0].label.startswith("label ")  # the names of the calibration data
+    assert energies.id == "d"
+    assert by_name["mahalanobis"].reason is None
+    rows = combined.detectors_[2].nearest(new, 3)[3].tolist()
+    assert by_name["knn(k=2)"].nearest == tuple(rows)
+    named = explanation.with_train_ids([f"img {row}" for row in range(len(train))])[3]
+    result = next(part for part in named.parts if part.nearest)
+    assert result.nearest == tuple(f"img {row}" for row in rows)
+    names = ", ".join(result.nearest)
+    assert f"knn(k=2): nearest training samples {names}" in repr(named)
+
+
+def test_a_sample_without_neighbours(combined, train):
+    new = make_outputs(2, seed=2)
+    new = ns.Outputs(new.logits, features=new.features * [[1], [0]])
+    for explanation in (combined.explain(new), combined.explain(new).with_train_ids(["a"] * 200)):
+        nearest = [part.nearest for part in explanation[1].parts]
+        assert nearest == [(), (), ()]
+
+
+def test_text_and_json(combined):
+    explanation = combined.explain(make_outputs(12, seed=2, shift=2.0))
+    lines = str(explanation).splitlines()
+    assert lines[0] == "12 explained, 12 flagged"
+    assert lines[1].endswith("verdict  largest share of the evidence")
+    assert lines[-1] == "and 4 more"
+    result = json.loads(json.dumps(explanation.as_dict(), allow_nan=False))["samples"][0]
+    assert result["detector"] == "combined"
+    parts = {part["detector"]: part for part in result["parts"]}
+    assert len(parts["joint_energy"]["reason"]["labels"]) == 6
+    assert len(parts["knn(k=2)"]["nearest"]) == 3
+    assert parts["mahalanobis"]["reason"] is None
+    text = str(explanation[0])
+    assert text.splitlines()[0] == explanation[0].headline()
+    assert "joint_energy alone: " in text
+
+
+def test_a_row_that_cannot_be_used():
+    detector = ns.Combined(["joint_energy", "msp"], nonfinite="out")
+    detector.calibrate(make_outputs(200).logits)
+    logits = make_outputs(3, seed=1).logits.copy()
+    logits[1, 2] = np.nan
+    explanation = detector.explain(logits)
+    assert np.isnan(explanation.part_scores).all(1).tolist() == [False, True, False]
+    reason = explanation[1]
+    assert reason.summary() == "It has values that the detector cannot use: NaN or infinity."
+    assert "label 2" in reason.by_label().summary()
+    json.dumps(explanation.as_dict(), allow_nan=False)
+    json.dumps(detector.explain(logits[[1]]).as_dict(), allow_nan=False)
+
+
+def test_no_evidence_and_endless_evidence(rng):
+    logits = rng.normal(-1, 3, (400, 6))
+    detector = ns.Combined(["joint_energy", "max_logit"], rule="stouffer").calibrate(logits)
+    best = detector.explain(np.full((1, 6), 30.0))
+    assert np.isnan(best.shares).all()
+    assert best[0].summary() == "No part has any evidence against it."
+    masked = detector.explain(np.full((1, 6), -np.inf))  # no logit at all: no largest one
+    assert masked.shares.tolist() == [[0, 1]]
+    json.dumps(masked.as_dict(), allow_nan=False)
+
+
+def test_a_combination_inside_a_combination(rng):
+    logits = rng.normal(-1, 3, (400, 3))
+    detector = ns.Combined([ns.Combined(["msp", "max_logit"]), "msp"])
+    detector.calibrate(ns.Outputs(logits, label_names=["cat", "dog", "car"]))
+    reason = detector.explain(logits[:2])[0]
+    (inner,) = [part.reason for part in reason.parts if part.reason is not None]
+    assert isinstance(inner, Reason)
+    assert len(inner.parts) == 2
+    assert isinstance(reason.by_label(), Reason)
+    assert {label.label for label in reason.by_label().labels} == {"cat", "dog", "car"}
+    only = ns.Combined(["msp"]).calibrate(logits).explain(logits[:1])[0]
+    assert only.by_label() is None
+
+
+def test_few_training_samples_and_ids_that_are_too_few(train):
+    detector = ns.Combined(["joint_energy", "knn(k=1, bank=2)"]).fit(train)
+    explanation = detector.calibrate(make_outputs(100, seed=1)).explain(make_outputs(5, seed=2))
+    assert explanation.nearest[1].shape == (5, 2)
+    with pytest.raises(InputError, match="Pass the ids of the training data"):
+        explanation.with_train_ids(["only one"])

@@ -97,7 +97,7 @@ def test_one_at_a_time_equals_a_batch(name, images, partners):
 
     batch = made(np.random.default_rng(7), slice(None))
     rng = np.random.default_rng(7)
-    singles = [made(rng, slice(at, at + 1)) for at in range(len(images))]
+    singles = [made(rng, slice(row, row + 1)) for row in range(len(images))]
     np.testing.assert_array_equal(batch, np.concatenate(singles))
 
 

@@ -1,0 +1,79 @@
+"""How often labels fire in the calibration data, and the medians of their terms."""
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.streams import logits_of
+from nescio.calibration import LabelFrequencies, Medians, Profile
+from nescio.checks import make_outputs
+from nescio.errors import ParameterError
+from nescio.explain import Terms
+from nescio.scores import label_energy
+
+
+def test_rows_with_nan_or_plus_infinity_do_not_count(rng):
+    logits = rng.normal(size=(700, 4)).astype(np.float32)
+    logits[5, 1], logits[300, 0], logits[699, 3] = np.nan, -np.inf, np.inf
+    clean = np.delete(logits, [5, 699], axis=0)
+    firing = LabelFrequencies.from_logits(logits)
+    assert firing.n_samples == 698
+    assert firing.counts.tolist() == (clean > 0).sum(0).tolist()
+    # A sum that overflows is no reason to leave a row out.
+    large = np.full((300, 4), 3e38, np.float32)
+    assert LabelFrequencies.from_logits(large).counts.tolist() == [300] * 4
+    assert LabelFrequencies.from_logits(logits[:0]).n_samples == 0
+
+
+@pytest.mark.parametrize("beside", [np.nan, np.inf])
+def test_minus_infinity_hides_no_bad_value(beside):
+    firing = LabelFrequencies.from_logits(np.array([[-np.inf, beside], [-np.inf, 1.0]]))
+    assert (firing.n_samples, firing.counts.tolist()) == (1, [0, 1])
+
+
+def test_firing_is_kept_by_calibrate_and_by_a_file(tmp_path, rng):
+    logits = logits_of(rng, 300)
+    fitted = ns.JointEnergy().calibrate(logits)
+    fitted.save(tmp_path / "a.nescio")
+    loaded = ns.load(tmp_path / "a.nescio")
+    assert loaded.profile_.label_frequencies.counts.tolist() == (logits > 0).sum(0).tolist()
+    assert loaded.profile_.label_frequencies.n_samples == 300
+    assert not hasattr(fitted.fit(logits), "profile_")
+
+
+def test_of_many_rows_some_are_drawn_and_always_the_same(rng):
+    logits = rng.normal(-3, 3, (20_000, 4)).astype(np.float32)
+    first, again = (ns.JointEnergy().calibrate(logits).profile_.medians for _ in range(2))
+    np.testing.assert_array_equal(first.labels, again.labels)
+    # 3.5 % of the rows to either side of the middle: five standard errors of 5,000
+    low, high = np.quantile(label_energy(logits), [0.465, 0.535], axis=0)
+    assert ((low < first.labels[0]) & (first.labels[0] < high)).all()
+    exact = np.median(label_energy(logits).astype(np.float64), axis=0)
+    assert (first.labels[0] != exact).all()
+
+
+def test_groups_may_come_in_any_order(rng):
+    logits = rng.normal(size=(6, 2))
+    names = np.array(["9", "10+", "9", "10+", "9", "10+"])  # as label counts do
+    terms = Terms("logit", np.asarray)
+    usual = Medians.from_logits(terms, logits, np.ones(6, bool), names)
+    again = Profile.from_arrays(Profile(medians=usual).arrays(), ("9", "10+"), 2)
+    for result in (usual, again.medians):
+        medians, _ = result.of_samples(names[:2], 2)
+        np.testing.assert_array_equal(medians[0], np.median(logits[::2], axis=0))
+        np.testing.assert_array_equal(medians[1], np.median(logits[1::2], axis=0))
+
+
+def test_calibrating_again_replaces_the_medians_and_failing_keeps_them():
+    detector = ns.JointEnergy().calibrate(make_outputs(100, shift=3.0))
+    before = detector.profile_.medians
+    with pytest.raises(ParameterError):
+        detector.calibrate(make_outputs(100), groups="colour")
+    assert detector.profile_.medians is before
+    detector.calibrate(make_outputs(100), groups=["a", "b"] * 50)
+    assert detector.profile_.medians.labels.shape == (2, 6)
+    detector.calibrate(make_outputs(100))
+    np.testing.assert_array_equal(
+        detector.profile_.medians.labels,
+        ns.JointEnergy().calibrate(make_outputs(100)).profile_.medians.labels,
+    )
