@@ -166,6 +166,25 @@ def _mean_sure(values: Array) -> float:
     return float((values.max(1) >= -_SURE).mean())
 
 
+def checked_scores(scores: Any, name: str = "scores") -> NDArray[np.float64]:
+    """Return scores as a one-dimensional float64 array; raise if there are none or some are NaN.
+
+    Examples
+    --------
+    >>> checked_scores([1, 2])
+    array([1., 2.])
+    """
+    values = to_numpy(scores).astype(np.float64, copy=False)
+    if values.ndim != 1 or not len(values):
+        raise ShapeError(
+            f"{name} must have shape (n_samples,) with at least one sample, got {values.shape}."
+        )
+    if np.isnan(values).any():
+        first = int(np.flatnonzero(np.isnan(values))[0])
+        raise InputError(f"{name} must not contain NaN, but the value at index {first} is NaN.")
+    return values
+
+
 def check_multi_hot(labels: Array) -> None:
     """Raise unless every value is 0 or 1."""
     if labels.dtype != np.bool_ and not np.isin(labels, (0, 1)).all():

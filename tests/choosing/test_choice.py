@@ -27,7 +27,6 @@ from nescio.errors import (
     ParameterError,
     ProbabilitiesError,
     ShapeError,
-    TooFewSamplesError,
 )
 
 FEW = ("joint_energy", "max_logit")
@@ -214,13 +213,6 @@ def test_a_fold_without_unknown_samples_is_left_out_and_counted():
     assert all(fold.map_refitted is None for fold in choice.folds if not fold.used)
 
 
-def test_no_unknown_samples_at_all_is_an_error_that_says_what_to_do(train, held_out):
-    for outputs in (train, held_out):
-        outputs.labels[:] |= np.roll(outputs.labels, 4, axis=1)  # all labels come in pairs
-    with pytest.raises(TooFewSamplesError, match="n_folds=2"):
-        ns.choose(train, held_out, detectors=FEW, n_folds=8)
-
-
 def test_the_expected_fpr_is_an_interval_over_folds_and_no_promise(train, held_out):
     choice = ns.choose(train, held_out, detectors=FEW)
     expected, near = choice.expected, choice.standing().near
@@ -267,12 +259,8 @@ def test_what_cannot_be_used_is_an_error(train, held_out):
     fails(ParameterError, "list of at least one", detectors=[])
     fails(ParameterError, "list of at least one", detectors="joint_energy")
     fails(ParameterError, "no detector 'jointenergy'", detectors=["jointenergy"])
-
-
-def test_probabilities_are_refused(train, held_out):
     a, b = (replace(data, logits=1 / (1 + np.exp(-data.logits))) for data in (train, held_out))
-    with pytest.raises(ProbabilitiesError):
-        ns.choose(a, b, detectors=FEW)
+    fails(ProbabilitiesError, "probabilities", a=a, b=b)
 
 
 # --- the criterion ---

@@ -15,7 +15,7 @@ from fixtures.streams import (
     partly_rounded,
     saturated,
 )
-from nescio.monitor import Monitor
+from nescio.monitor import Monitor, martingale
 from nescio.monitor.martingale import BETS, Bag, ChangeFinder, Martingale, Place, reserve, share_at
 
 # --- online p-values ------------------------------------------------------------------------------
@@ -82,12 +82,13 @@ def test_infinite_scores_have_a_rank():
 @pytest.mark.slow
 @pytest.mark.parametrize("max_cuts", [1023, 12])
 @pytest.mark.parametrize("scores", SCORES)
-def test_online_p_values_are_uniform_and_independent(scores, max_cuts):
+def test_online_p_values_are_uniform_and_independent(scores, max_cuts, monkeypatch):
+    monkeypatch.setattr(martingale, "MAX_CUTS", max_cuts)
     last, before, pooled = [], [], []
     for seed in range(3000):
         rng = np.random.default_rng(seed)
         values = scores(rng, 30 + 60)
-        p = Bag(np.sort(values[:30]), max_cuts=max_cuts).add(values[30:], rng.random(60))
+        p = Bag(np.sort(values[:30])).add(values[30:], rng.random(60))
         last.append(p[-1])
         before.append(p[:-1].mean())
         pooled.append(p[::13])
@@ -100,8 +101,8 @@ def test_online_p_values_are_uniform_and_independent(scores, max_cuts):
 
 
 def capital_of(p_values):
-    martingale = Martingale()
-    return martingale.add(martingale.gains(p_values))
+    gambler = Martingale()
+    return gambler.add(gambler.gains(p_values))
 
 
 def test_shares_add_up_to_what_is_not_in_reserve():
@@ -125,7 +126,7 @@ def test_p_values_of_0_and_1_are_no_end():
     assert np.isfinite(capital).all()
 
 
-def alarms(scores, n_calibration, *, online=True, n_streams=400, length=2000, alpha=0.1, cuts=1023):
+def alarms(scores, n_calibration, *, online=True, n_streams=400, length=2000, alpha=0.1):
     """In how many streams like their calibration data the capital reaches 1 / alpha."""
     n_alarms = 0
     for seed in range(n_streams):
@@ -133,7 +134,7 @@ def alarms(scores, n_calibration, *, online=True, n_streams=400, length=2000, al
         values = scores(rng, n_calibration + length)
         calibration, stream = np.sort(values[:n_calibration]), values[n_calibration:]
         if online:
-            p = Bag(calibration, max_cuts=cuts).add(stream, rng.random(length))
+            p = Bag(calibration).add(stream, rng.random(length))
         else:
             below = np.searchsorted(calibration, stream, side="right")
             p = (below + rng.random(length)) / (n_calibration + 1)
@@ -152,8 +153,9 @@ def alarms(scores, n_calibration, *, online=True, n_streams=400, length=2000, al
         (partly_rounded, 200, 15),
     ],
 )
-def test_false_alarms_stay_below_alpha(scores, n_calibration, cuts):
-    assert not_more_than(alarms(scores, n_calibration, cuts=cuts), 400, 0.1)
+def test_false_alarms_stay_below_alpha(scores, n_calibration, cuts, monkeypatch):
+    monkeypatch.setattr(martingale, "MAX_CUTS", cuts)
+    assert not_more_than(alarms(scores, n_calibration), 400, 0.1)
 
 
 @pytest.mark.slow

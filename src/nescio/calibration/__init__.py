@@ -12,9 +12,7 @@ from nescio.calibration.calibration import (
     Threshold,
     benjamini_hochberg,
     checked_groups,
-    checked_scores,
     conformal_rank,
-    empirical_threshold,
     required_samples,
     tie_limits,
 )
@@ -33,9 +31,7 @@ __all__ = [
     "Threshold",
     "benjamini_hochberg",
     "checked_groups",
-    "checked_scores",
     "conformal_rank",
-    "empirical_threshold",
     "required_samples",
     "tie_limits",
 ]

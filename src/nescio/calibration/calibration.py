@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from nescio._charts.histogram import Batch, score_chart
 from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
-from nescio._validation import Array, BoolArray, checked_share, to_numpy
+from nescio._validation import Array, BoolArray, checked_scores, checked_share
 from nescio.errors import (
     InputError,
     MissingInputError,
@@ -72,26 +72,6 @@ def tie_limits(scores: Scores) -> Scores:
     if len(sizes):
         limits[finite] -= TIE_TOLERANCE * np.maximum(sizes, np.median(sizes))
     return limits
-
-
-def empirical_threshold(scores: Array, tpr: float = 0.95) -> float:
-    """Return the largest threshold that keeps at least the share `tpr` of these scores.
-
-    This threshold has no guarantee for new data, and it is one of these scores: the same score with
-    other last bits may fall below it. Use `Threshold` if you need more.
-
-    Examples
-    --------
-    >>> empirical_threshold(np.arange(100.0), tpr=0.95)
-    5.0
-    """
-    tpr = checked_share("tpr", tpr)
-    ordered = np.sort(checked_scores(scores))
-    # 1e-9 corrects rounding: 10 * (1 - 0.9) must count as 1, although it is 0.9999999999999998.
-    threshold = float(ordered[math.floor(len(ordered) * (1 - tpr) + 1e-9)])
-    if not math.isfinite(threshold):
-        raise _too_many_non_finite(ordered, tpr)
-    return threshold
 
 
 def conformal_rank(n_samples: int, tpr: float, confidence: float | None = None) -> int:
@@ -195,7 +175,12 @@ class Threshold:
                 f"{required_samples(tpr, confidence):,} calibration samples, got {len(ordered):,}."
             )
         if not np.isfinite(ordered[rank - 1]):
-            raise _too_many_non_finite(ordered, tpr, where)
+            bad = int(np.count_nonzero(~np.isfinite(ordered)))
+            raise InputError(
+                f"{where}{bad:,} of {len(ordered):,} rows have no finite score, but with "
+                f"tpr={tpr:g} only a share of {1 - tpr:.3g} can fall below the threshold. Fix or "
+                "remove these rows first."
+            )
         threshold = cls(ordered, tpr, confidence, rank)
         threshold._warn_of_ties(where)
         return threshold
@@ -306,33 +291,6 @@ class Threshold:
 def guarantee_text(tpr: float, confidence: float | None) -> str:
     """Return the requested guarantee as text for a message."""
     return f"tpr={tpr:g}" + ("" if confidence is None else f" with confidence {confidence:g}")
-
-
-def _too_many_non_finite(ordered: Scores, tpr: float, where: str = "") -> InputError:
-    bad = int(np.count_nonzero(~np.isfinite(ordered)))
-    return InputError(
-        f"{where}{bad:,} of {len(ordered):,} rows have no finite score, but with tpr={tpr:g} only "
-        f"a share of {1 - tpr:.3g} can fall below the threshold. Fix or remove these rows first."
-    )
-
-
-def checked_scores(scores: Any, name: str = "scores") -> Scores:
-    """Return scores as a one-dimensional float64 array; raise if there are none or some are NaN.
-
-    Examples
-    --------
-    >>> checked_scores([1, 2])
-    array([1., 2.])
-    """
-    values = to_numpy(scores).astype(np.float64, copy=False)
-    if values.ndim != 1 or not len(values):
-        raise ShapeError(
-            f"{name} must have shape (n_samples,) with at least one sample, got {values.shape}."
-        )
-    if np.isnan(values).any():
-        first = int(np.flatnonzero(np.isnan(values))[0])
-        raise InputError(f"{name} must not contain NaN, but the value at index {first} is NaN.")
-    return values
 
 
 # --- counting scores at or below new ones ---

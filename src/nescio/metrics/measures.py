@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._threads import available_cpus
-from nescio._validation import check_multi_hot, checked_choice, is_frame, to_numpy
-from nescio.calibration import checked_scores
+from nescio._validation import check_multi_hot, checked_choice, checked_scores, is_frame, to_numpy
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.outputs import Outputs
 

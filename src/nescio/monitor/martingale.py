@@ -30,7 +30,7 @@ from nescio.calibration import tie_limits
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-MAX_CUTS = 1_023  # this gives at most 2,047 cells
+MAX_CUTS = 1_023  # calibration scores that cut the line: at most 2,047 cells
 _BLOCK = 256  # a byte can count up to the 255 earlier scores of a block
 _EARLIER = np.triu(np.ones((_BLOCK, _BLOCK), np.bool_), 1)  # [i, j]: i is earlier than j
 _SMALLEST = 2.0**-53  # the smallest p and 1 - p: some bets are infinite at 0 or at 1
@@ -52,17 +52,15 @@ class Bag:
     ----------
     scores : array of shape (n_samples,)
         The calibration scores in ascending order.
-    max_cuts : int
-        Maximum number of calibration scores that cut the line.
     """
 
-    def __init__(self, scores: Floats, *, max_cuts: int = MAX_CUTS) -> None:
+    def __init__(self, scores: Floats) -> None:
         n = len(scores)
         # Cuts are chosen by rank, never by value: ranks that depend on n alone leave the members
         # of a cell exchangeable.
         ranks = np.arange(1, n + 1)
-        if n > max_cuts:
-            ranks = np.unique(np.rint(np.linspace(1, n, max_cuts)).astype(np.int64))
+        if n > MAX_CUTS:
+            ranks = np.unique(np.rint(np.linspace(1, n, MAX_CUTS)).astype(np.int64))
         cuts, first = np.unique(scores[ranks - 1], return_index=True)
         lows: Floats = tie_limits(scores)[ranks - 1][first]
         # The cell of a cut is as wide above it as below. Of tied cuts, the first is kept.
