@@ -11,7 +11,6 @@ from nescio.calibration import (
     Threshold,
     benjamini_hochberg,
     conformal_rank,
-    empirical_threshold,
     required_samples,
 )
 from nescio.errors import (
@@ -34,14 +33,8 @@ ties_are_meant = pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWar
 @ties_are_meant
 @given(tied_scores, shares)
 def test_at_least_the_share_asked_is_kept_ties_included(scores, tpr):
-    empirical = empirical_threshold(scores, tpr)
-    assert (scores >= empirical).mean() >= tpr - 1e-12
-    higher = scores[scores > empirical]
-    if len(higher):  # ... and it is the largest such threshold
-        assert (scores >= higher.min()).mean() < tpr
     threshold = Threshold.from_scores(scores, tpr=tpr)
     assert (scores >= threshold.value).mean() >= tpr
-    assert threshold.value <= empirical
 
 
 @ties_are_meant
@@ -230,8 +223,6 @@ def test_scores_that_cannot_be_ranked_are_refused():
     with pytest.raises(InputError, match="10 of 100 rows have no finite score"):
         Threshold.from_scores(bad, tpr=0.95)
     assert Threshold.from_scores(bad, tpr=0.8).value == pytest.approx(9.0, rel=1e-4)
-    with pytest.raises(InputError, match="10 of 100 rows have no finite score"):
-        empirical_threshold(bad, tpr=0.95)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from nescio.calibration.calibration import (
     benjamini_hochberg,
     checked_groups,
     conformal_rank,
-    empirical_threshold,
     required_samples,
     tie_limits,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "benjamini_hochberg",
     "checked_groups",
     "conformal_rank",
-    "empirical_threshold",
     "required_samples",
     "tie_limits",
 ]

@@ -74,26 +74,6 @@ def tie_limits(scores: Scores) -> Scores:
     return limits
 
 
-def empirical_threshold(scores: Array, tpr: float = 0.95) -> float:
-    """Return the largest threshold that keeps at least the share `tpr` of these scores.
-
-    This threshold has no guarantee for new data, and it is one of these scores: the same score with
-    other last bits may fall below it. Use `Threshold` if you need more.
-
-    Examples
-    --------
-    >>> empirical_threshold(np.arange(100.0), tpr=0.95)
-    5.0
-    """
-    tpr = checked_share("tpr", tpr)
-    ordered = np.sort(checked_scores(scores))
-    # 1e-9 corrects rounding: 10 * (1 - 0.9) must count as 1, although it is 0.9999999999999998.
-    threshold = float(ordered[math.floor(len(ordered) * (1 - tpr) + 1e-9)])
-    if not math.isfinite(threshold):
-        raise _too_many_non_finite(ordered, tpr)
-    return threshold
-
-
 def conformal_rank(n_samples: int, tpr: float, confidence: float | None = None) -> int:
     """Return the rank r of the calibration score to use as the threshold.
 
@@ -195,7 +175,12 @@ class Threshold:
                 f"{required_samples(tpr, confidence):,} calibration samples, got {len(ordered):,}."
             )
         if not np.isfinite(ordered[rank - 1]):
-            raise _too_many_non_finite(ordered, tpr, where)
+            bad = int(np.count_nonzero(~np.isfinite(ordered)))
+            raise InputError(
+                f"{where}{bad:,} of {len(ordered):,} rows have no finite score, but with "
+                f"tpr={tpr:g} only a share of {1 - tpr:.3g} can fall below the threshold. Fix or "
+                "remove these rows first."
+            )
         threshold = cls(ordered, tpr, confidence, rank)
         threshold._warn_of_ties(where)
         return threshold
@@ -306,14 +291,6 @@ class Threshold:
 def guarantee_text(tpr: float, confidence: float | None) -> str:
     """Return the requested guarantee as text for a message."""
     return f"tpr={tpr:g}" + ("" if confidence is None else f" with confidence {confidence:g}")
-
-
-def _too_many_non_finite(ordered: Scores, tpr: float, where: str = "") -> InputError:
-    bad = int(np.count_nonzero(~np.isfinite(ordered)))
-    return InputError(
-        f"{where}{bad:,} of {len(ordered):,} rows have no finite score, but with tpr={tpr:g} only "
-        f"a share of {1 - tpr:.3g} can fall below the threshold. Fix or remove these rows first."
-    )
 
 
 # --- counting scores at or below new ones ---

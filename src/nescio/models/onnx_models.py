@@ -115,10 +115,11 @@ class OnnxRunner(Runner):
 
     def metadata(self, key: str, kind: type) -> Any:
         """Return an entry of the graph's metadata, which is JSON; None if it has none."""
-        text = self.session.get_modelmeta().custom_metadata_map.get(key, "null")
+        text = ""
         try:
+            text = self.session.get_modelmeta().custom_metadata_map.get(key, "null")
             value = json.loads(text) or None
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError):  # also if the text is not Unicode
             value = text
         if not isinstance(value, kind | None):
             raise FileFormatError(f"the graph's metadata {key} is damaged: {text[:40]!r}.")

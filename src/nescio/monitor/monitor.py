@@ -26,7 +26,7 @@ from nescio._validation import (
     to_float,
     to_numpy,
 )
-from nescio.calibration import Calibration, LabelFrequencies, checked_groups
+from nescio.calibration import Calibration, checked_groups
 from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
@@ -108,9 +108,10 @@ class Monitor(Result):
         self.window = checked_whole("window", window, minimum=10)
         self.calibration = detector.calibration_
         self.thresholds = list(self.calibration.thresholds.values())
-        self.fingerprint = fingerprint(detector)
         self.label_names = detector.label_names_
-        self.firing = firing_of(detector)
+        firing = detector.profile_.label_frequencies
+        self.firing = firing if firing is not None and firing.n_samples else None
+        self.fingerprint = self._fingerprint(detector.name)
         self.generator = np.random.default_rng(checked_whole("seed", seed, minimum=0))
         self.last_file: str | None = None
         self.reset()
@@ -136,6 +137,17 @@ class Monitor(Result):
         if self.firing is not None:
             numbered = tuple(f"label {column}" for column in range(self.firing.n_labels))
             self.drift_watch = DriftWatch(self.firing, self.label_names or numbered, self.alpha)
+
+    def _fingerprint(self, detector_name: str) -> str:
+        """Return a hash of everything that the stream is compared with."""
+        digest = hashlib.sha256(repr((detector_name, self.label_names)).encode())
+        for name, threshold in self.calibration.thresholds.items():
+            digest.update(f"{name}:{threshold.rank}:{threshold.n_samples};".encode())
+            digest.update(np.ascontiguousarray(threshold.scores, np.float64).data)
+        if self.firing is not None:
+            digest.update(f"{self.firing.n_samples};".encode())
+            digest.update(np.ascontiguousarray(self.firing.counts).data)
+        return digest.hexdigest()
 
     # --- the stream ---
 
@@ -404,28 +416,6 @@ def resume(
                 f"changed to {value:g}. Pass --{name} {getattr(monitor, name):g}, or another file."
             )
     return monitor
-
-
-# --- the calibration that a stream is compared with -----------------------------------------------
-
-
-def firing_of(detector: Detector) -> LabelFrequencies | None:
-    """Return how often each label fired in the calibration data, or None if it is not known."""
-    firing = detector.profile_.label_frequencies
-    return firing if firing is not None and firing.n_samples else None
-
-
-def fingerprint(detector: Detector) -> str:
-    """Return a hash of everything that the stream of a detector is compared with."""
-    digest = hashlib.sha256(repr((detector.name, detector.label_names_)).encode())
-    for name, threshold in detector.calibration_.thresholds.items():
-        digest.update(f"{name}:{threshold.rank}:{threshold.n_samples};".encode())
-        digest.update(np.ascontiguousarray(threshold.scores, np.float64).data)
-    firing = firing_of(detector)
-    if firing is not None:
-        digest.update(f"{firing.n_samples};".encode())
-        digest.update(np.ascontiguousarray(firing.counts).data)
-    return digest.hexdigest()
 
 
 def checked_assessment(calibration: Calibration, assessment: Assessment) -> tuple[Floats, Codes]:

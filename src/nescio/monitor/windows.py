@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -148,13 +148,7 @@ def band(segments: tuple[ChartSegment, ...], coverage: float = COVERAGE) -> tupl
 
 def _cumulated(segments: Sequence[tuple[int, int, int]]) -> Floats:
     """Return P(X <= k) for the total number X of flagged inputs in all segments."""
-    if len(segments) == 1:
-        return np.cumsum(_beta_binomial(*segments[0]))
-    size = sum(n for n, _, _ in segments) + 1
-    product = np.ones(size // 2 + 1, np.complex128)
-    for segment in segments:
-        product *= np.fft.rfft(_beta_binomial(*segment), size)
-    return np.cumsum(np.maximum(np.fft.irfft(product, size), 0.0))
+    return np.cumsum(reduce(np.convolve, [_beta_binomial(*segment) for segment in segments]))
 
 
 def _beta_binomial(n: int, rank: int, n_calibration: int) -> Floats:
