@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from fixtures.service import JSON, SAFETENSORS, refused
+from fixtures.service import JSON, SAFETENSORS, metrics_of, refused
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.checks import make_outputs
 from nescio.errors import ParameterError
@@ -271,13 +271,22 @@ def test_an_error_has_its_reason_phrase_and_a_sentence(method, path, status, tit
     assert found["detail"].endswith(".")
 
 
-def test_a_failure_is_logged_and_answered_with_500(client, monkeypatch, caplog):
+class PanicException(BaseException):
+    """As the bindings of Rust libraries raise it."""
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError, PanicException])
+def test_a_failure_is_logged_counted_and_answered_with_500(failure, client, monkeypatch, caplog):
+    def fail(*_, **__):
+        raise failure
+
     service = client()
-    monkeypatch.setattr(ns.JointEnergy, "assess", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(ns.JointEnergy, "assess", fail)
     answer = service.post("/v1/score", json={"logits": [[1, 2, 3, 4]]})
     assert (answer.status_code, answer.json()["title"]) == (500, "Internal Server Error")
-    assert "ZeroDivisionError" in caplog.text
-    assert "ZeroDivisionError" not in answer.text
+    assert failure.__name__ in caplog.text
+    assert failure.__name__ not in answer.text
+    assert metrics_of(service)["nescio_requests_total", (("path", "/v1/score"), ("status", "500"))]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def at_once(application, requests):
         service = application.service
         await service.start()
         released, arrived = threading.Event(), asyncio.Semaphore(0)
-        for batcher in (service._scoring, service._predicting):
+        for batcher in (service.scoring, service.predicting):
             batcher._thread.submit(released.wait, 60)
             batcher.submit = announced(batcher.submit, arrived)
         transport = httpx.ASGITransport(application, raise_app_exceptions=False)
@@ -107,7 +107,7 @@ def test_a_bad_request_spoils_only_itself(app, some_logits, runs):
     assert statuses[7] == statuses[11] == 422
     assert max(runs) > 1
     # What was scored is counted once.
-    assert application.service.engine.traffic.report(False)[0].n_watched == 36
+    assert application.service.engine.traffic.report(False).n_watched == 36
     assert "nescio_samples_total 36.0" in application.service.metrics.text().decode()
 
 

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.monitor import Monitor
-from nescio.monitor.report import monitor_figures
 from nescio.service import Settings
-from nescio.service.charts import score_chart, traffic_charts
 from nescio.service.openapi import RecentInputs, TrafficReport
 from nescio.service.service import Engine
+from nescio.service.traffic import score_chart, traffic_charts
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -96,8 +94,7 @@ def test_a_group_has_its_own_histogram_and_threshold(engine):
 def drawn(served, scores, inside):
     """Return the charts of recent traffic."""
     recent = RecentInputs(list(range(len(scores))), scores, inside)
-    figures = monitor_figures(Monitor(served.detector), 600)
-    return traffic_charts(served, TrafficReport(len(scores), recent, {}, False), figures, 600)
+    return traffic_charts(served, TrafficReport(len(scores), recent, {}, False), 600)
 
 
 def test_every_input_is_drawn_once_even_without_a_score(engine):

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from nescio.service import logs
-from nescio.service.logs import logger, set_up
+from nescio.service import server
+from nescio.service.server import logger, logging_to_stderr
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def log_to(monkeypatch):
         monkeypatch.setattr("sys.stderr", stream)
         before = {name: logging.getLogger(name).handlers for name in NAMES}
         opened.append(before)
-        context = set_up("info")
+        context = logging_to_stderr("info")
         context.__enter__()
         return context, logger.handlers[0]
 
@@ -60,7 +60,7 @@ def test_lines_are_written_in_order(pipe, log_to):
 
 
 def test_a_log_that_nobody_reads_does_not_block(pipe, log_to, monkeypatch):
-    monkeypatch.setattr(logs, "_MAX_WAITING", 100)
+    monkeypatch.setattr(server, "_MAX_WAITING", 100)
     reading, writing = pipe
     _, handler = log_to(writing)
     for number in range(5_000):  # far more than a pipe holds

@@ -304,15 +304,15 @@ def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
     model = image_model(metadata=metadata)
     service = client(detector_file(), model=model)
     inside = service.app.service
-    predict = inside.predict
+    submit = inside.predicting.submit
 
-    async def reload_first(engine, model, inputs):
+    async def reload_first(*work, **options):
         image_model(metadata={"nescio.preprocessing": HALF | {"size": 16}}, size=16)
         detector_file(named=False)
         await inside.reload()
-        return await predict(engine, model, inputs)
+        return await submit(*work, **options)
 
-    monkeypatch.setattr(inside, "predict", reload_first)
+    monkeypatch.setattr(inside.predicting, "submit", reload_first)
     picture = {
         "content": encoded_image(np.full((9, 9, 3), 255)),
         "headers": {"content-type": "image/png"},

@@ -50,7 +50,7 @@ def test_kept_columns_of_a_client_do_not_stop_the_monitor(client, some_logits, t
     engine = service.app.service.engine
     engine.score([kept])
     engine.score([ns.Outputs(some_logits(4))])
-    assert engine.traffic.report(False)[0].n_watched == 12
+    assert engine.traffic.report(False).n_watched == 12
 
 
 def test_recent_traffic_goes_round(client, some_logits):

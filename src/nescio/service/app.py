@@ -20,9 +20,8 @@ from starlette.types import Receive, Scope, Send
 from nescio._validation import Array
 from nescio.errors import DatasetError, FileFormatError, InputError, NescioError, ParameterError
 from nescio.models.inputs import n_rows
-from nescio.service import charts, openapi as api
+from nescio.service import openapi as api
 from nescio.service.images import Decoders
-from nescio.service.logs import logger
 from nescio.service.model import Model
 from nescio.service.requests import (
     Answer,
@@ -37,8 +36,9 @@ from nescio.service.requests import (
     form_files,
     verdict_columns,
 )
-from nescio.service.service import Service
+from nescio.service.service import Service, kind_of
 from nescio.service.settings import Settings
+from nescio.service.traffic import logger, score_chart, traffic_charts
 
 _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
 _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # polled regularly
@@ -82,7 +82,9 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     # Of safetensors, only the header is decoded.
     n_bytes = len(body) if kind == api.JSON else len(body) // 16
     outputs = await service.coding(n_bytes, decode_outputs, kind, body, query.from_probs)
-    result = await service.score(engine, outputs)
+    result = await service.scoring.submit(
+        engine.score, outputs, size=outputs.logits.size, kind=kind_of
+    )
     request.result = result
     if query.explain:
         columns: dict[str, Any] = verdict_columns(result.assessment)
@@ -128,7 +130,12 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     n_values = check_predictions(n_rows(inputs), engine.n_labels or 1)
     n_bytes = sum(array.nbytes for array in inputs.values())
     service.limits.hold(request, n_bytes + _BYTES_PER_VALUE * n_values)
-    result = await service.predict(engine, model, inputs)
+    result = await service.predicting.submit(
+        engine.predict,
+        inputs,
+        size=sum(array.size for array in inputs.values()),
+        kind=model.kind_of,
+    )
     request.result = result
     columns |= verdict_columns(result.assessment)
     if query.explain:
@@ -160,7 +167,7 @@ async def histogram(service: Service, request: Request, query: api.HistogramQuer
         raise HTTPException(
             422, f"group must be one of {', '.join(names)}, got {query.group[:40]!r}."
         )
-    chart = charts.score_chart(service.engine, query.score, query.group, query.width)
+    chart = score_chart(service.engine, query.score, query.group, query.width)
     return Answer(chart.encode(), api.SVG)
 
 
@@ -170,10 +177,10 @@ async def traffic(service: Service, request: Request, query: api.TrafficQuery) -
 
     Returns recent scores, and the report of the monitor with the share flagged.
     """
-    width = None if query.charts is msgspec.UNSET else query.charts
-    report, figures = service.engine.traffic.report(service.stopping, width)
-    if width is not None:
-        report.charts = charts.traffic_charts(service.engine, report, figures, width)
+    engine = service.engine
+    report = engine.traffic.report(service.stopping)
+    if query.charts is not msgspec.UNSET:
+        report.charts = traffic_charts(engine, report, query.charts)
     return Answer(msgspec.json.encode(report))
 
 

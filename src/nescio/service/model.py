@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -17,10 +18,11 @@ from nescio.models.inputs import n_rows
 from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
-from nescio.service.logs import logger
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
 from nescio.service.requests import without_advice
 from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, Settings
+
+logger = logging.getLogger("nescio.service")
 
 _IMAGES_AT_ONCE, _TEXTS_AT_ONCE = 256, 32
 _PAIRS_AT_ONCE = _TEXTS_AT_ONCE * 512**2  # of tokens, in texts of the usual maximum length
@@ -54,8 +56,8 @@ class Model:
             )
         self.inputs = {node.name: _described(node) for node in runner.session.get_inputs()}
         self.preprocessing: Preprocessing | None = None  # None if it does not take images
-        first, *others = self.inputs.values()
-        if not others and _takes_images(first):
+        first, *further = self.inputs.values()
+        if not further and _takes_images(first):
             self.preprocessing = _preprocessing(first.shape, runner.preprocessing, settings)
 
     def describe(self) -> ModelDescription:

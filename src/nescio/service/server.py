@@ -1,7 +1,11 @@
-"""Run the service with uvicorn: limits on connections, stopping without losing requests, reload.
+"""Run the service with uvicorn: limits on connections, stopping without losing requests, the log.
 
 uvicorn has no limits on connections, except for the time between two requests of one. Ours hold
 before a request is read, and so without a token.
+
+The log has one line of JSON per event, and never bodies, tokens or queries. A thread writes it, so
+that no request waits for whoever reads the log. Lines that cannot be written, or that would have to
+wait behind too many others, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -11,23 +15,28 @@ import contextlib
 import functools
 import gc
 import itertools
+import logging
+import os
+import queue
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
+import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nescio._threads import available_cpus
 from nescio.errors import FileError, NescioError, require
-from nescio.service import logs
 from nescio.service.app import App, is_loopback, make_app
-from nescio.service.logs import logger
 from nescio.service.service import Service
 from nescio.service.settings import Settings
+from nescio.service.traffic import logger
 
 _SETTLE_SECONDS = 0.25
 _LONGEST_REQUEST_SECONDS = 60
@@ -37,6 +46,9 @@ _MAX_HEAD_BYTES = 16_384  # address and headers of a request, or its trailer
 _MAX_PIPELINED = 8  # requests that a client sends before it has the answer to the first
 # How long a client may take for the head of a request, or to read a part of an answer.
 _SILENT_SECONDS = 20.0
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+_MAX_WAITING = 10_000  # lines of the log
 
 
 class Connection(HttpToolsProtocol):
@@ -54,8 +66,8 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._since = self.loop.time()
         if len(self.connections) > max_connections():
-            open_ones = (other for other in self.connections if isinstance(other, Connection))
-            waiting = (other for other in open_ones if other.waits and other is not self)
+            served = (other for other in self.connections if isinstance(other, Connection))
+            waiting = (other for other in served if other.waits and other is not self)
             min(waiting, key=lambda other: other._since, default=self).transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -197,7 +209,7 @@ def serve(
     log_level : {"debug", "info", "warning", "error"}
         At "warning", requests are not logged.
     """
-    with logs.set_up(log_level):
+    with logging_to_stderr(log_level):
         if settings.model is not None:
             # Errors are raised as exceptions; its own log lines would not be JSON.
             require("onnxruntime", "onnx").set_default_logger_severity(4)
@@ -208,7 +220,7 @@ def serve(
         name, number = listening.getsockname()[:2]
         service.only_local = is_loopback(name)
         engine = service.engine
-        logs.announce(
+        announce(
             "serving",
             url=f"http://{f'[{name}]' if ':' in name else name}:{number}",
             detector=engine.detector.name,
@@ -222,7 +234,7 @@ def serve(
                 extra={"host": name},
             )
         Server(config_of(app), service).run(sockets=[listening])
-        logs.announce("stopped", accepted=service.n_accepted, answered=service.n_answered)
+        announce("stopped", accepted=service.n_accepted, answered=service.n_answered)
 
 
 def config_of(app: App) -> uvicorn.Config:
@@ -249,3 +261,74 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileError(f"cannot listen on {host} port {port}: {reason}.") from error
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+class JsonLines(logging.Handler):
+    """Writes records to standard error: the message, and everything that was passed as `extra`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_dropped = 0
+        self.waiting: queue.Queue[bytes] = queue.Queue(_MAX_WAITING)
+        self._descriptor = -1  # if standard error was closed before the start
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            self._descriptor = sys.stderr.fileno()
+        threading.Thread(target=self._write_lines, daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a line to the thread that writes."""
+        try:
+            self.waiting.put_nowait(self.format(record).encode("utf-8", "replace") + b"\n")
+        except Exception:  # too many wait, or the record cannot be formatted
+            self.n_dropped += 1
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line of JSON."""
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            line["traceback"] = logging.Formatter().formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+    def _write_lines(self) -> None:
+        while True:
+            line = self.waiting.get()
+            try:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+            except OSError:  # closed, or a full disk
+                self.n_dropped += 1
+            self.waiting.task_done()
+
+
+def announce(event: str, **facts: object) -> None:
+    """Log an event at level info even if the log level is higher."""
+    record = logger.makeRecord(logger.name, logging.INFO, "", 0, event, (), None, extra=facts)
+    logger.handle(record)
+
+
+@contextlib.contextmanager
+def logging_to_stderr(level: str) -> Iterator[None]:
+    """Send the events of the service, and those of uvicorn, to standard error."""
+    handler = JsonLines()
+    logging.captureWarnings(True)
+    number = logging.getLevelNamesMapping()[level.upper()]
+    for name in (logger.name, "uvicorn", "asyncio", "python_multipart", "py.warnings"):
+        log = logging.getLogger(name)
+        log.handlers = [handler]
+        log.propagate = False
+        log.setLevel(number if name == logger.name else max(logging.WARNING, number))
+    try:
+        yield
+    finally:
+        end = time.monotonic() + 2.0
+        while handler.waiting.unfinished_tasks and time.monotonic() < end:
+            time.sleep(0.01)

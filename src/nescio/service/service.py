@@ -28,12 +28,11 @@ from nescio.models.inputs import n_rows
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import match_labels
 from nescio.service.images import Decoders
-from nescio.service.logs import logger
 from nescio.service.model import Model
 from nescio.service.openapi import DetectorDescription, ScoreHistogram
 from nescio.service.requests import RequestLimits, TooLargeError
 from nescio.service.settings import MAX_EXPLAINED, Settings
-from nescio.service.traffic import Metrics, Traffic, stored_monitor
+from nescio.service.traffic import Metrics, Traffic, logger, stored_monitor
 
 _WATCH_EVERY_SECONDS = 0.25
 _SAVE_EVERY = 240  # the state is saved after this many looks at the traffic
@@ -236,15 +235,15 @@ class Service:
         # Images have threads of their own, so that slow ones do not delay anything else.
         self._decoding = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decoding")
         self.decoders = Decoders(self.settings.max_pixels)
-        self._scoring = Batcher(_BATCH_VALUES)
-        self._predicting = Batcher(_BATCH_INPUTS)
+        self.scoring = Batcher(_BATCH_VALUES)
+        self.predicting = Batcher(_BATCH_INPUTS)
         self._reloading = asyncio.Lock()
         self._watching = asyncio.create_task(self._watch_traffic())
 
     async def stop(self) -> None:
         """Finish all accepted requests, and save the state of the monitor."""
-        await self._predicting.stop()
-        await self._scoring.stop()
+        await self.predicting.stop()
+        await self.scoring.stop()
         self._watching.cancel()
         # Whatever ended the task, the state is saved.
         await asyncio.gather(self._watching, return_exceptions=True)
@@ -289,19 +288,6 @@ class Service:
         for turn in itertools.count(1):
             await asyncio.sleep(_WATCH_EVERY_SECONDS)
             await self.in_thread(self._watch, turn % _SAVE_EVERY == 0)
-
-    async def score(self, engine: Engine, outputs: Outputs) -> BatchResult:
-        """Return the verdicts on the outputs of a request."""
-        return await self._scoring.submit(
-            engine.score, outputs, size=outputs.logits.size, kind=kind_of
-        )
-
-    async def predict(
-        self, engine: Engine, model: Model, inputs: Mapping[str, Array]
-    ) -> BatchResult:
-        """Return the outputs of the model for the inputs of a request, and the verdicts."""
-        size = sum(array.size for array in inputs.values())
-        return await self._predicting.submit(engine.predict, inputs, size=size, kind=model.kind_of)
 
     async def in_thread(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that would block the event loop."""
@@ -361,7 +347,7 @@ class Batcher:
         if quick and (idle or 2 * size > self._max_size):
             (result,) = self._timed(run, [work], size)
             try:
-                if isinstance(result, Exception):
+                if isinstance(result, BaseException):
                     raise result
                 return result
             finally:
@@ -388,7 +374,7 @@ class Batcher:
         for waiting, result in zip(batch, results, strict=True):
             if waiting.answer.done():  # the client has closed the connection
                 continue
-            if isinstance(result, Exception):
+            if isinstance(result, BaseException):
                 waiting.answer.set_exception(result)
             else:
                 waiting.answer.set_result(result)
@@ -396,7 +382,7 @@ class Batcher:
 
     def _timed(
         self, run: Run[Work, Result], works: Sequence[Work], size: int
-    ) -> list[Result | Exception]:
+    ) -> list[Result | BaseException]:
         """Run a batch, and note how long it took."""
         started = time.perf_counter()
         try:
@@ -417,11 +403,11 @@ class Batcher:
         return batch
 
 
-def _results(run: Run[Work, Result], works: Sequence[Work]) -> list[Result | Exception]:
+def _results(run: Run[Work, Result], works: Sequence[Work]) -> list[Result | BaseException]:
     """Run all at once. If that fails, run each alone, so that one cannot fail the others."""
     try:
         return [*run(works)]
-    except Exception as error:
+    except BaseException as error:  # also a panic in Rust: nobody may wait for ever
         if len(works) == 1:
             return [error]
     return [result for work in works for result in _results(run, [work])]

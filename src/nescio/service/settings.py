@@ -80,9 +80,9 @@ class Settings:
         for name in ("max_body_bytes", "max_pixels", "max_requests"):
             checked_whole(name, getattr(self, name), minimum=1)
         model_options = ("tokenizer", "logits", "features", "from_probs", "image_size")
-        given = [name for name in (*model_options, "mean", "std") if getattr(self, name)]
-        if self.model is None and given:
-            option = given[0].replace("_", "-")
+        passed = [name for name in (*model_options, "mean", "std") if getattr(self, name)]
+        if self.model is None and passed:
+            option = passed[0].replace("_", "-")
             raise ParameterError(f"--{option} needs a model: pass --model.")
         if self.token is not None and not (self.token.isascii() and self.token.strip()):
             raise ParameterError("the token must be ASCII text and must not be empty.")
