@@ -247,7 +247,7 @@ class Reason(Result):
             return f"{cut(self.parts[0].detector, 30)} {self.parts[0].cells()[2]}".strip()
         return ", ".join(f"{cut(label.label, 24)} {label.term:.3g}" for label in self.labels[:3])
 
-    def others(self, shown: tuple[LabelTerm, ...]) -> str:
+    def left_out(self, shown: tuple[LabelTerm, ...]) -> str:
         """Return the number and the share of the labels that are not shown; empty if none."""
         left = [label for label in self.labels if label not in shown]
         if not left:
@@ -290,7 +290,7 @@ class Reason(Result):
             shown = self.most_telling(_SHOWN_LABELS)
             titles = ["label", self.term, "share", "median", "rank median"]
             rows = [(cut(label.label, 24), *label.cells()) for label in shown]
-            notes = [self.others(shown)]
+            notes = [self.left_out(shown)]
         by_label = self.by_label()
         return View(
             ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline(),
@@ -308,7 +308,7 @@ class Reason(Result):
 
 
 def _label_bars(reason: Reason) -> Markup:
-    """Draw a bar per label, with a mark at its median; nothing if a term is not positive."""
+    """Draw a bar per label, with a mark at its median; empty if a term is negative."""
     shown = reason.most_telling(_SHOWN_LABELS)
     if not all(math.isfinite(label.term) and label.term >= 0 for label in shown):
         return Markup("")

@@ -422,7 +422,7 @@ def default_detector(
 
 
 def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
-    """Return what the combination reads and the data does not have; nothing if all is there."""
+    """Return what the combination reads and the data does not have; empty if nothing is missing."""
     if train is None:
         return "it needs training outputs (--train, fit) with features and labels"
     for what, outputs, names in (
@@ -436,7 +436,7 @@ def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None
 
 
 def _obstacle(train: Outputs | None, held_out: Outputs | None) -> str:
-    """Return why the combination should not learn from this data; nothing if it may."""
+    """Return why the combination should not learn from this data; empty if it may."""
     if held_out is not None and len(held_out) < MIN_HELD_OUT:
         return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
     if train is None or train.features is None or train.labels is None:
@@ -444,7 +444,7 @@ def _obstacle(train: Outputs | None, held_out: Outputs | None) -> str:
     if train.features.shape[1] > MOST_FEATURES:
         return (
             f"there are {train.features.shape[1]:,} features, and {MOST_FEATURES:,} is its limit: "
-            "reduce them first, such as by PCA"
+            "reduce them first, for example by PCA"
         )
     n_odd = _n_odd_labels(train)
     if n_odd > train.n_labels / 3:
