@@ -75,9 +75,9 @@ def test_the_right_token_opens(client):
 def test_tokens_are_compared_in_constant_time(client, monkeypatch):
     compared = []
 
-    def compare(given, token):
-        compared.append((given, token))
-        return hmac.compare_digest(given, token)
+    def compare(sent, token):
+        compared.append((sent, token))
+        return hmac.compare_digest(sent, token)
 
     class Spy:
         compare_digest = staticmethod(compare)

@@ -141,7 +141,7 @@ def test_a_body_cut_anywhere_is_refused(kind, client, some_logits):
 
 def test_many_equal_label_names_are_refused_at_once(client):
     # Looking for each name among all took seconds for a body of this size.
-    names = ["n" * (at % 7) + str(at) for at in range(60_000)] + ["twice", "twice"]
+    names = ["n" * (index % 7) + str(index) for index in range(60_000)] + ["twice", "twice"]
     body = {"logits": [[0.0] * len(names)], "label_names": names}
     answer = client().post("/v1/score", json=body)
     assert answer.status_code == 422
@@ -153,12 +153,12 @@ def test_what_was_refused_is_freed_at_once(client):
     gc.disable()
     try:
         service = client()
-        held_before = sum(type(found) is ns.Outputs for found in gc.get_objects())
+        held_before = sum(type(result) is ns.Outputs for result in gc.get_objects())
         body = encode_tensors({"logits": np.zeros((20_000, 5), np.float32)}, {})
         for _ in range(5):
             answer = service.post("/v1/score", content=body, headers={"Content-Type": SAFETENSORS})
             assert answer.status_code == 422
-        held = sum(type(found) is ns.Outputs for found in gc.get_objects())
+        held = sum(type(result) is ns.Outputs for result in gc.get_objects())
         assert held <= held_before + 1
     finally:
         gc.enable()
@@ -169,13 +169,15 @@ MANY = {
     "numbers": (JSON, b'{"logits": [[' + b"0," * 2_000_001 + b"0]]}", 413, "2,000,000 numbers"),
     "arrays in JSON": (
         JSON,
-        json.dumps({"logits": [[1]], "arrays": {f"{at}": [[1]] for at in range(101)}}).encode(),
+        json.dumps(
+            {"logits": [[1]], "arrays": {f"{index}": [[1]] for index in range(101)}}
+        ).encode(),
         413,
         "101 arrays",
     ),
     "arrays": (
         SAFETENSORS,
-        encode_tensors({f"arrays.{at}": np.ones((1, 1)) for at in range(101)}, {}),
+        encode_tensors({f"arrays.{index}": np.ones((1, 1)) for index in range(101)}, {}),
         413,
         "101 arrays",
     ),
@@ -218,7 +220,7 @@ def test_inputs_of_too_many_lists_or_names_are_refused(client, detector_file, im
     service = client(detector_file(), model=image_model())
     lists = b'{"inputs": {"image": [' + b"[]," * 400_000 + b"[]]}}"
     refused(post(service, lists, path="/v1/predict"), 413, "400,000 lists")
-    names = json.dumps({"inputs": {f"{at}": 1 for at in range(101)}}).encode()
+    names = json.dumps({"inputs": {f"{index}": 1 for index in range(101)}}).encode()
     refused(post(service, names, path="/v1/predict"), 413, "101 arrays")
 
 
@@ -330,12 +332,12 @@ def service(client, detector_file, image_model):
 def test_each_image_of_a_form_is_a_row(service, encoded_image):
     images = [encoded_image(np.full((9, 7, 3), grey)) for grey in (40, 200)]
     files = [("image", ("dark.png", images[0])), ("file", ("light.png", images[1]))]
-    found = service.post("/v1/predict", files=files)
-    assert found.status_code == 200, found.text
-    assert found.json()["id"] == ["dark.png", "light.png"]
+    result = service.post("/v1/predict", files=files)
+    assert result.status_code == 200, result.text
+    assert result.json()["id"] == ["dark.png", "light.png"]
     for row, image in enumerate(images):
         alone = service.post("/v1/predict", content=image, headers={"content-type": "image/png"})
-        assert found.json()["logits"][row] == pytest.approx(alone.json()["logits"][0])
+        assert result.json()["logits"][row] == pytest.approx(alone.json()["logits"][0])
 
 
 def test_a_bad_image_of_a_form_is_named(service, encoded_image):

@@ -57,14 +57,14 @@ def test_an_image_gets_labels_probabilities_and_a_verdict(images, encoded_image,
             headers={"content-type": f"image/{kind.lower()}"},
         )
         assert answer.status_code == 200, answer.text
-        found = answer.json()
-        assert found["predicted"] == [["cat"]]
-        assert found["logits"][0] == pytest.approx(logits_of((1, 0, 0)), abs=0.05)
-        assert found["probs"][0] == pytest.approx(1 / (1 + np.exp(-np.array(found["logits"][0]))))
-        expected = ns.load(detector_file()).assess(np.array(found["logits"], np.float32))
-        assert found["score"] == pytest.approx(expected.scores.tolist(), rel=1e-6)
-        assert found["p_value"] == expected.p_values.tolist()
-        assert found["in_distribution"] == expected.in_distribution.tolist()
+        result = answer.json()
+        assert result["predicted"] == [["cat"]]
+        assert result["logits"][0] == pytest.approx(logits_of((1, 0, 0)), abs=0.05)
+        assert result["probs"][0] == pytest.approx(1 / (1 + np.exp(-np.array(result["logits"][0]))))
+        expected = ns.load(detector_file()).assess(np.array(result["logits"], np.float32))
+        assert result["score"] == pytest.approx(expected.scores.tolist(), rel=1e-6)
+        assert result["p_value"] == expected.p_values.tolist()
+        assert result["in_distribution"] == expected.in_distribution.tolist()
 
 
 def test_images_of_any_colours_are_taken(images):
@@ -86,9 +86,9 @@ def test_an_image_is_explained(images, encoded_image):
 
 
 def test_the_description_says_what_the_model_takes(images):
-    found = images().get("/v1/detector").json()["model"]
-    assert found["inputs"] == [{"name": "image", "shape": [None, 3, 8, 8], "dtype": "float32"}]
-    assert found["preprocessing"] == HALF
+    result = images().get("/v1/detector").json()["model"]
+    assert result["inputs"] == [{"name": "image", "shape": [None, 3, 8, 8], "dtype": "float32"}]
+    assert result["preprocessing"] == HALF
 
 
 def test_a_model_of_any_size_must_be_told_one(client, detector_file, image_model):
@@ -118,10 +118,10 @@ def test_mahalanobis_takes_the_models_features(client, image_model, tmp_path, en
     model = image_model(features=True, metadata={"nescio.preprocessing": HALF})
     service = client(tmp_path / "m.nescio", model=model)
     pixels = encoded_image(np.full((8, 8, 3), 128))
-    found = service.post("/v1/predict", content=pixels, headers={"content-type": "image/png"})
+    result = service.post("/v1/predict", content=pixels, headers={"content-type": "image/png"})
     features = np.full((1, 3), (128 / 255 - 0.5) / 0.5, np.float32)
     expected = ns.load(tmp_path / "m.nescio").score_samples(features)
-    assert found.json()["score"] == pytest.approx(expected.tolist(), rel=1e-4)
+    assert result.json()["score"] == pytest.approx(expected.tolist(), rel=1e-4)
 
 
 def test_label_names_of_the_model_that_differ_from_the_detectors_are_refused(
@@ -193,7 +193,10 @@ def test_a_model_of_texts_takes_no_image(texts, encoded_image):
 
 
 def token_ids(n_rows):
-    return {"input_ids": [[at % 50] for at in range(n_rows)], "attention_mask": [[1]] * n_rows}
+    return {
+        "input_ids": [[index % 50] for index in range(n_rows)],
+        "attention_mask": [[1]] * n_rows,
+    }
 
 
 def test_an_answer_of_too_many_logits_is_refused_before_the_model_runs(texts, monkeypatch):

@@ -29,18 +29,18 @@ def stream(service, parts):
 def test_a_stream_like_the_calibration_data_raises_no_alarm(client, some_logits):
     service = client()
     stream(service, [some_logits(100, seed=100 + seed) for seed in range(20)])
-    found = service.get("/v1/traffic").json()
-    assert found["n_watched"] == found["monitor"]["n_samples"] == 2000
-    assert found["monitor"]["alarm"] is False
-    assert len(found["recent"]["score"]) == 2000
+    result = service.get("/v1/traffic").json()
+    assert result["n_watched"] == result["monitor"]["n_samples"] == 2000
+    assert result["monitor"]["alarm"] is False
+    assert len(result["recent"]["score"]) == 2000
 
 
 def test_a_stream_that_has_shifted_raises_an_alarm(client, some_logits):
     service = client()
     stream(service, [some_logits(100, seed=100 + seed, shift=-1.5) for seed in range(20)])
-    found = service.get("/v1/traffic").json()
-    assert found["monitor"]["alarm"] is True
-    assert found["monitor"]["n_outside"] > 0
+    result = service.get("/v1/traffic").json()
+    assert result["monitor"]["alarm"] is True
+    assert result["monitor"]["n_outside"] > 0
     metrics = metrics_of(service)
     assert metrics["nescio_monitor_alarm", ()] == 1
     assert metrics["nescio_monitor_log10_evidence", ()] > 2
@@ -66,9 +66,9 @@ def test_kept_columns_of_a_client_do_not_stop_the_monitor(client, some_logits, t
 def test_recent_traffic_goes_round(client, some_logits):
     service = client()
     stream(service, [some_logits(250, seed=seed) for seed in range(12)])
-    found = service.get("/v1/traffic").json()
-    assert found["n_watched"] == 3000
-    recent = found["recent"]
+    result = service.get("/v1/traffic").json()
+    assert result["n_watched"] == 3000
+    recent = result["recent"]
     assert len(recent["time"]) == len(recent["score"]) == len(recent["in_distribution"]) == 2000
     assert recent["time"] == sorted(recent["time"])
 
@@ -158,9 +158,9 @@ def test_a_place_where_no_state_can_be_kept_is_said_at_the_start(app, detector_f
 def test_traffic_of_a_detector_by_groups(client, detector_file, some_logits):
     service = client(detector_file(groups="label_count"))
     post_logits(service, some_logits(200))
-    found = service.get("/v1/traffic").json()
-    assert found["monitor"]["n_samples"] == 200
-    assert json.dumps(found)
+    result = service.get("/v1/traffic").json()
+    assert result["monitor"]["n_samples"] == 200
+    assert json.dumps(result)
 
 
 # --- metrics ------------------------------------------------------------------------------------
@@ -175,10 +175,10 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
     service.post("/v1/score", content=b"x", headers={"content-type": "application/json"})
     service.get("/nowhere")
     service.get("/nowhere/else")
-    found = metrics_of(service)
+    result = metrics_of(service)
 
     def value(name, **labels):
-        return found[name, tuple(sorted(labels.items()))]
+        return result[name, tuple(sorted(labels.items()))]
 
     assert value("nescio_requests_total", path="/v1/score", status="200") == 5
     assert value("nescio_requests_total", path="/v1/score", status="400") == 1
@@ -194,7 +194,7 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
     assert value("nescio_score_sum") == pytest.approx(expected.scores.sum())
     buckets = {
         float(dict(labels)["le"]): count
-        for (name, labels), count in found.items()
+        for (name, labels), count in result.items()
         if name == "nescio_score_bucket"
     }
     for bound, count in buckets.items():
@@ -203,7 +203,7 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
     assert buckets[np.inf] == 100
     fired = {
         dict(labels)["label"]: count
-        for (name, labels), count in found.items()
+        for (name, labels), count in result.items()
         if name == "nescio_label_fired_total"
     }
     assert fired == dict(
@@ -214,12 +214,12 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
 
 
 def test_metrics_are_there_before_the_first_request(client):
-    found = metrics_of(client())
-    assert found["nescio_samples_total", ()] == 0
-    assert found["nescio_flagged_share", ()] == 0
+    result = metrics_of(client())
+    assert result["nescio_samples_total", ()] == 0
+    assert result["nescio_flagged_share", ()] == 0
     # Prometheus computes an increase only from a sample before the event.
-    assert found["nescio_reloads_total", (("result", "failed"),)] == 0
-    assert found["nescio_requests_total", (("path", "/v1/score"), ("status", "500"))] == 0
+    assert result["nescio_reloads_total", (("result", "failed"),)] == 0
+    assert result["nescio_requests_total", (("path", "/v1/score"), ("status", "500"))] == 0
 
 
 def test_label_names_cannot_break_the_page_of_metrics(client, tmp_path, some_logits):
@@ -228,8 +228,10 @@ def test_label_names_cannot_break_the_page_of_metrics(client, tmp_path, some_log
     detector.save(tmp_path / "odd.nescio")
     service = client(tmp_path / "odd.nescio")
     post_logits(service, some_logits(10))
-    found = {dict(labels)["label"] for name, labels in metrics_of(service) if "label_fired" in name}
-    assert found == set(names)
+    result = {
+        dict(labels)["label"] for name, labels in metrics_of(service) if "label_fired" in name
+    }
+    assert result == set(names)
 
 
 # --- charts -------------------------------------------------------------------------------------
