@@ -51,16 +51,16 @@ unit: $(VENV)/.installed-dev $(if $(shell command -v npm),build/onnxruntime-web)
 
 # Where results are computed in floating point, and so depend on the processor. Files that trace
 # graphs or read tables do not: onnxruntime does not heed the variables below.
-NUMERIC := $(addprefix tests/,scores calibration choosing detectors metrics explain monitor models \
-  lab/networks lab/extraction outputs/test_outputs.py export/test_detector_head.py lab/training/test_tuning.py)
-TRACED := $(addprefix --ignore=tests/,lab/extraction/test_runtimes.py)
+NUMERIC := $(addprefix tests/,test_scores.py test_scores_torch.py calibration choosing detectors metrics test_explain.py \
+  monitor models lab/networks lab/test_extraction.py lab/test_perturbation.py outputs/test_outputs.py \
+  export/test_detector_head.py)
 # NumPy's names of the features that it uses where the processor has them.
 FEATURES := from numpy._core._multiarray_umath import __cpu_dispatch__ as names; print
 ALL_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*names)')
 WIDE_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*(n for n in names if "512" in n or n == "X86_V4"))')
 # One process each, side by side. scikit-learn's checks are about the interface: once is enough.
 AGAIN := $(BIN)/pytest -q -p no:xdist -p no:cacheprovider -m "not slow" -k "not scikit_learns_own_checks" \
-  $(NUMERIC) $(TRACED)
+  $(NUMERIC)
 
 lesser: $(VENV)/.installed-dev ## the numeric tests again, as a processor without AVX(-512) runs them
 	$(MAKE) --jobs 2 --output-sync=target lesser-sse lesser-avx2

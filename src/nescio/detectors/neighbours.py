@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._validation import Array, FloatArray, checked_whole
-from nescio.detectors import inputs as reading
 from nescio.detectors.features import FeatureDetector, row_blocks, unit_rows
-from nescio.detectors.inputs import Arrays
+from nescio.detectors.inputs import Arrays, usable_rows
 from nescio.errors import (
     InputError,
     MissingInputError,
@@ -38,10 +37,8 @@ def nearest(bank: FloatArray, inputs: FloatArray, k: int) -> tuple[NDArray[np.fl
     direction: every distance is sqrt(2), as at right angles, and every position is -1.
     """
     n_candidates = min(k + _SPARE, len(bank))
-    all_distances, positions = (
-        np.full((len(inputs), k), np.sqrt(2.0)),
-        np.full((len(inputs), k), -1),
-    )
+    all_distances = np.full((len(inputs), k), np.sqrt(2.0))
+    positions = np.full((len(inputs), k), -1)
     directed = np.flatnonzero(inputs.any(1))
     for block in row_blocks(len(directed), max(len(bank), n_candidates * bank.shape[1])):
         rows = directed[block]
@@ -172,7 +169,7 @@ class NearestNeighbours(BankDetector):
                 f"{self.name} keeps, got {n}."
             )
         inputs: FloatArray = arrays[self.layer]
-        usable = reading.usable_rows(arrays, self)
+        usable = usable_rows(arrays, self)
         if usable is not None:
             inputs = np.where(usable[:, None], inputs, 0.0)
         _, positions = nearest(self.bank_, inputs, n)

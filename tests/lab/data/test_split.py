@@ -7,9 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torchvision")
-
 from nescio.errors import DatasetError, LabelMismatchError, ParameterError
 from nescio.lab.data import DataAddress, Split, load, load_coco, load_folder, parse_address
 from nescio.lab.data.split import Augmentation, Reader, checked_presence, in_batches
@@ -145,6 +142,7 @@ def test_data_needs_neither_torch_nor_pillow_to_be_imported():
 
 
 def test_pixels_are_squashed_to_a_square_and_normalised(coco_tree):
+    torch = pytest.importorskip("torch")
     split = load_coco(coco_tree(pixels=20), "val")
     preprocessing = Preprocessing(12, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     (pixels,) = Reader(split, preprocessing).batches([[0, 3]])

@@ -104,7 +104,7 @@ def _parse_coco(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[
             (int(entry["image_id"]), int(entry["category_id"]))
             for entry in content.get("annotations", [])
         ]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         lacks = f": an entry has no {error}" if isinstance(error, KeyError) else ""
         raise DatasetError(f"{file} is not an MS-COCO annotation file{lacks}.") from error
     if len(files) != len(images) or len(set(names.values())) != len(categories):
