@@ -100,17 +100,17 @@ def coco_tree(tmp_path):
     def make(name="coco", *, sizes=(("train", 21), ("val", 14), ("test", 7)), pixels=16, seed=0):
         root, noise = tmp_path / name, np.random.default_rng(seed)
         names = ("red", "green", "blue")
-        categories = [{"id": 3 * at + 1, "name": label} for at, label in enumerate(names)]
+        categories = [{"id": 3 * index + 1, "name": label} for index, label in enumerate(names)]
         for split, n_images in sizes:
             images, annotations = [], []
-            for at in range(n_images):
-                has = [at % 7 + 1 >> bit & 1 for bit in range(3)]
-                file = f"COCO_{split}2014_{at:012}.jpg"
+            for index in range(n_images):
+                has = [index % 7 + 1 >> bit & 1 for bit in range(3)]
+                file = f"COCO_{split}2014_{index:012}.jpg"
                 colour = [220 if positive else 30 for positive in has]
                 tiny_image(root / f"{split}2014" / file, colour, noise=noise, size=pixels)
-                images.append({"id": at, "file_name": file})
+                images.append({"id": index, "file_name": file})
                 annotations += [
-                    {"image_id": at, "category_id": category["id"], "iscrowd": 0}
+                    {"image_id": index, "category_id": category["id"], "iscrowd": 0}
                     for category, positive in zip(categories, has, strict=True)
                     if positive
                 ]
@@ -132,8 +132,8 @@ def class_tree(tmp_path):
 
     def make(name="objects", *, classes=("anchor", "lobster"), n_images=3, pixels=16, seed=1):
         root, noise = tmp_path / name, np.random.default_rng(seed)
-        for at, label in enumerate(classes):
-            grey = [100 + 10 * at] * 3
+        for index, label in enumerate(classes):
+            grey = [100 + 10 * index] * 3
             for number in range(n_images):
                 tiny_image(root / label / f"{number:04}.jpg", grey, noise=noise, size=pixels)
         return root

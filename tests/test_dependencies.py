@@ -23,7 +23,7 @@ LICENCES = {line.partition("==")[0]: line.partition("  # ")[2] for line in LINES
 
 def direct():
     texts = [*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)]
-    return [one for one in map(requirement, texts) if one.name != "nescio"]
+    return [item for item in map(requirement, texts) if item.name != "nescio"]
 
 
 @pytest.mark.parametrize("needed", direct(), ids=str)
@@ -37,12 +37,12 @@ def test_minimum_versions_are_those_with_the_fixes():
     table = re.findall(r"^\| (\w+) \| ([\d.]+) \|", (ROOT / "SECURITY.md").read_text("utf-8"), re.M)
     assert len(table) >= 7
     for name, least in table:
-        found = [one for one in direct() if utils.canonicalize_name(one.name) == name.lower()]
-        assert found, name
-        for one in found:
-            assert not one.specifier.contains("0.1"), one
-            minimum = re.search(r">=([\d.]+)", str(one.specifier))[1]
-            assert version(minimum) >= version(least), one
+        result = [item for item in direct() if utils.canonicalize_name(item.name) == name.lower()]
+        assert result, name
+        for item in result:
+            assert not item.specifier.contains("0.1"), item
+            minimum = re.search(r">=([\d.]+)", str(item.specifier))[1]
+            assert version(minimum) >= version(least), item
 
 
 def test_no_extra_installs_weights_without_a_licence():
@@ -55,7 +55,7 @@ def test_a_package_has_one_minimum_version():
     bounds = {}
     for needed in [*direct(), *map(requirement, texts)]:
         bounds.setdefault(utils.canonicalize_name(needed.name), set()).add(str(needed.specifier))
-    assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
+    assert {name: result for name, result in bounds.items() if len(result) > 1} == {}
 
 
 def test_every_extra_that_the_code_names_exists_and_has_the_package():

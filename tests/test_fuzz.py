@@ -16,6 +16,8 @@ import pytest
 pytest.importorskip("torchvision")
 pytest.importorskip("pyarrow")
 pytest.importorskip("starlette")
+pytest.importorskip("skops")
+pytest.importorskip("tokenizers")
 
 from fixtures.rewriting import write_valid
 from nescio import Outputs
@@ -93,9 +95,9 @@ def test_an_array_that_is_not_needed_is_not_read(tmp_path):
             "other.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2000000000,), }")
         )
     (tmp_path / "x.npz").write_bytes(whole.getvalue())
-    found = Outputs.load(tmp_path / "x.npz")
-    assert found.logits.shape == (3, 3)
-    assert not found.arrays
+    result = Outputs.load(tmp_path / "x.npz")
+    assert result.logits.shape == (3, 3)
+    assert not result.arrays
 
 
 def test_tables(tmp_path):

@@ -68,7 +68,7 @@ def test_a_release_needs_its_tag_its_changes_and_its_date(prepared):
     for name, before, after, expected in changes:
         text = (prepared / name).read_text()
         (prepared / name).write_text(text.replace(before, after))
-        assert any(expected in one for one in release.problems("v1.2.0", prepared)), expected
+        assert any(expected in item for item in release.problems("v1.2.0", prepared)), expected
         (prepared / name).write_text(text)
 
 
@@ -146,9 +146,9 @@ def test_the_site_is_built_before_its_tests_and_not_beside_them():
 
 
 def test_only_the_last_job_may_publish_and_no_secret_is_stored():
-    found = jobs("release.yml")
-    assert found["publish"]["needs"] == "build"
-    assert found["publish"]["permissions"] == {"id-token": "write"}
-    assert "permissions" not in found["build"]
+    result = jobs("release.yml")
+    assert result["publish"]["needs"] == "build"
+    assert result["publish"]["permissions"] == {"id-token": "write"}
+    assert "permissions" not in result["build"]
     text = "".join(file.read_text("utf-8") for file in WORKFLOWS)
     assert "secrets." not in text

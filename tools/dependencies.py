@@ -30,19 +30,19 @@ def requirements() -> dict[str, list[str]]:
         **project["project"]["optional-dependencies"],
         # Not what is only compared with, in an environment of its own.
         _DEVELOPMENT: [
-            one
+            item
             for name, group in groups.items()
-            for one in group
-            if isinstance(one, str) and name != "bench"
+            for item in group
+            if isinstance(item, str) and name != "bench"
         ],
     }
 
 
 def normal(requirement: str) -> str:
     """Return the name of a requirement, as package indexes compare names."""
-    found = re.match(r"[\w.-]+", requirement)
-    assert found is not None, requirement
-    return re.sub(r"[-_.]+", "-", found[0]).lower()
+    result = re.match(r"[\w.-]+", requirement)
+    assert result is not None, requirement
+    return re.sub(r"[-_.]+", "-", result[0]).lower()
 
 
 def closure(names: list[str]) -> Iterator[Distribution]:
@@ -54,12 +54,12 @@ def closure(names: list[str]) -> Iterator[Distribution]:
             continue
         seen.add(name)
         try:
-            found = distribution(name)
+            result = distribution(name)
         except PackageNotFoundError:  # for another system or version of Python
             continue
-        yield found
-        needed = found.requires or []
-        waiting += [normal(one) for one in needed if "extra ==" not in one.replace("'", '"')]
+        yield result
+        needed = result.requires or []
+        waiting += [normal(item) for item in needed if "extra ==" not in item.replace("'", '"')]
 
 
 def licence(found: Distribution) -> str:

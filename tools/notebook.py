@@ -51,9 +51,9 @@ def run(page: str) -> list[Output]:
     # jupytext makes cells of blocks in some other languages too: a shell command would be run
     # here, and by everyone who runs all cells.
     ours = [cell["source"].strip() for cell in _CELL.finditer(page)]
-    others = [cell.source for cell in code_cells(notebook) if cell.source.strip() not in ours]
-    if others:
-        raise ValueError(f"only Python is run; mark this block as console:\n{others[0]}")
+    rest = [cell.source for cell in code_cells(notebook) if cell.source.strip() not in ours]
+    if rest:
+        raise ValueError(f"only Python is run; mark this block as console:\n{rest[0]}")
     # The figures of a screen have more pixels per inch than those of a page.
     options = ["--InlineBackend.rc={'figure.dpi': 100}"]
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", extra_arguments=options)
@@ -71,15 +71,15 @@ def code_cells(notebook: Any) -> list[Any]:
 def _output(given: list[Any]) -> Output:
     """Return the outputs of one cell; a frame of pandas is shown as text."""
     text, html, png = "", None, None
-    for one in given:
-        data = one.get("data", {})
-        found = data.get("text/html", "")
+    for item in given:
+        data = item.get("data", {})
+        result = data.get("text/html", "")
         if "image/png" in data:
             png = base64.b64decode(data["image/png"])
-        elif found.startswith('<div class="nescio">'):
-            html = found
+        elif result.startswith('<div class="nescio">'):
+            html = result
         else:
-            text += one.get("text", "") or data.get("text/plain", "")
+            text += item.get("text", "") or data.get("text/plain", "")
     return Output(text.strip("\n"), html, png)
 
 
@@ -90,15 +90,15 @@ def differences(
 
     A difference is the source of the cell, what it gave and what is shown.
     """
-    found = []
+    result = []
     for cell, output in zip(_CELL.finditer(page), outputs, strict=True):
         shown = "\n".join(_TEXT.findall(cell["shown"])).strip("\n")
         pictures = len(_PICTURE.findall(cell["shown"]))
         expected = int(output.html is not None or output.png is not None)
         if not same(output.text, shown) or pictures != expected:
             given = output.text + "\n(a picture)" * expected
-            found.append((cell["source"], given, shown + "\n(a picture)" * pictures))
-    return found
+            result.append((cell["source"], given, shown + "\n(a picture)" * pictures))
+    return result
 
 
 def write(page: str, outputs: list[Output]) -> str:
@@ -125,8 +125,8 @@ def write(page: str, outputs: list[Output]) -> str:
 
 def alt_text(output: Output) -> str:
     """Return the title of a result, for readers who do not see the picture."""
-    found = re.search(r'<p class="title">(.*?)</p>', output.html or "")
-    return "The figure that the cell draws" if found is None else found[1].replace("]", ")")
+    result = re.search(r'<p class="title">(.*?)</p>', output.html or "")
+    return "The figure that the cell draws" if result is None else result[1].replace("]", ")")
 
 
 def screenshot(html: str) -> bytes:
@@ -168,10 +168,10 @@ def main(arguments: list[str]) -> int:
     if "--check" not in arguments:
         PAGE.write_text(write(page, outputs), "utf-8")
         return 0
-    found = differences(page, outputs)
-    for source, given, shown in found:
+    result = differences(page, outputs)
+    for source, given, shown in result:
         print(f"after the cell:\n{source}gives:\n{given}\nshown:\n{shown}\n")
-    return int(bool(found))
+    return int(bool(result))
 
 
 if __name__ == "__main__":

@@ -32,23 +32,23 @@ def sections(root: Path = ROOT) -> dict[str, tuple[str, str]]:
 
 def problems(tag: str | None, root: Path = ROOT) -> list[str]:
     """Return what does not agree; with a tag, this version must have been prepared."""
-    found = []
+    result = []
     number, changes = version(root), sections(root)
     citation = (root / "CITATION.cff").read_text("utf-8")
     cited = re.search(r'^version: "?([^"\n]+)"?$', citation, re.MULTILINE)[1]
     released = re.search(r'^date-released: "?([\d-]+)"?$', citation, re.MULTILINE)
     if cited != number:
-        found.append(f"CITATION.cff has version {cited}, src/nescio/_version.py has {number}.")
+        result.append(f"CITATION.cff has version {cited}, src/nescio/_version.py has {number}.")
     if number not in changes and (tag or UNRELEASED not in changes):
-        found.append(f"CHANGELOG.md has no section ## [{number}] - DATE.")
+        result.append(f"CHANGELOG.md has no section ## [{number}] - DATE.")
     date = changes.get(number, ("", ""))[0]
     if (released[1] if released else "") != date:
-        found.append(f"CHANGELOG.md dates {number} {date or 'not'}, CITATION.cff otherwise.")
+        result.append(f"CHANGELOG.md dates {number} {date or 'not'}, CITATION.cff otherwise.")
     if tag and tag != f"v{number}":
-        found.append(f"the tag is {tag}, but the version is {number}: expected v{number}.")
+        result.append(f"the tag is {tag}, but the version is {number}: expected v{number}.")
     if tag and changes.get(UNRELEASED, ("", ""))[1]:
-        found.append(f"CHANGELOG.md still has changes under [{UNRELEASED}].")
-    return found
+        result.append(f"CHANGELOG.md still has changes under [{UNRELEASED}].")
+    return result
 
 
 def main() -> None:

@@ -51,10 +51,10 @@ class Files(NamedTuple):
 
 def saved_files(folder: Path) -> dict[tuple[str, int], Files]:
     """Return the files of a folder by problem and seed, all problems of a seed together."""
-    found: dict[tuple[str, int], dict[str, Path]] = {}
+    result: dict[tuple[str, int], dict[str, Path]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         name, seed, part = re.fullmatch(r"(.+)-seed(\d+)-(.+)", path.stem).groups()
-        found.setdefault((name, int(seed)), {})[part] = path
+        result.setdefault((name, int(seed)), {})[part] = path
     return {
         key: Files(
             parts["train"],
@@ -62,7 +62,7 @@ def saved_files(folder: Path) -> dict[tuple[str, int], Files]:
             parts["test"],
             {name.removeprefix("ood-"): parts[name] for name in parts if name.startswith("ood-")},
         )
-        for key, parts in sorted(found.items(), key=lambda item: (item[0][1], item[0][0]))
+        for key, parts in sorted(result.items(), key=lambda item: (item[0][1], item[0][0]))
     }
 
 
@@ -99,7 +99,7 @@ def real_fprs(
     choice: Choice, files: Files, train: Outputs, held_out: Outputs
 ) -> dict[str, dict[str, float]]:
     """Return the FPR of each detector of the ranking by OOD set."""
-    found = compare_outputs(
+    result = compare_outputs(
         {one.name: choice.detector(one.name) for one in choice.ranking},
         Outputs.load(files.id),
         {name: Outputs.load(path) for name, path in files.ood.items()},
@@ -108,21 +108,21 @@ def real_fprs(
         tpr=choice.tpr,
         n_bootstrap=0,
     )
-    if found.skipped:
-        raise SystemExit(f"the test data does not suit every detector: {found.skipped}")
+    if result.skipped:
+        raise SystemExit(f"the test data does not suit every detector: {result.skipped}")
     return {
         ood: {name: one.fpr.value for name, one in results.items()}
-        for ood, results in found.results.items()
+        for ood, results in result.results.items()
     }
 
 
 def measured(pick: str, predicted: Mapping, real: Mapping) -> dict[str, dict[str, Any]]:
     """Return, by OOD set and for their mean, the regret of the pick and the rank correlations."""
     means = {name: fmean([fprs[name] for fprs in real.values()]) for name in predicted}
-    found = {}
+    result = {}
     for ood, fprs in {**real, MEAN: means}.items():
         best = min(fprs, key=lambda name: fprs[name])
-        found[ood] = {
+        result[ood] = {
             "pick": fprs[pick],
             "best": fprs[best],
             "best_detector": best,
@@ -135,7 +135,7 @@ def measured(pick: str, predicted: Mapping, real: Mapping) -> dict[str, dict[str
                 for kind in ("near", "far", "criterion")
             },
         }
-    return found
+    return result
 
 
 def correlation(predicted: Sequence[float], real: Sequence[float]) -> float | None:
@@ -153,13 +153,13 @@ def mean_regret(results: Mapping[str, Mapping[str, Any]]) -> float:
 def add_results(folder: Path, results: Path, detectors: Sequence[str] | None, folds: int) -> None:
     """Add a line for each problem and seed of the folder that the results have none for."""
     lines = read_results(results) if results.exists() else []
-    known = {(line["problem"], line["seed"]) for line in lines}
+    expected = {(line["problem"], line["seed"]) for line in lines}
     for (problem, seed), files in saved_files(folder).items():
-        if (problem, seed) in known:
+        if (problem, seed) in expected:
             continue
         choice, predicted, real = run(files, detectors, folds, seed)
-        found = {"problem": problem, "seed": seed, "pick": choice.pick, "nescio": __version__}
-        line = json.dumps({**found, "predicted": predicted, "real": real})
+        result = {"problem": problem, "seed": seed, "pick": choice.pick, "nescio": __version__}
+        line = json.dumps({**result, "predicted": predicted, "real": real})
         with results.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         print(f"{problem}, seed {seed}: {choice.pick}", flush=True)
@@ -186,12 +186,12 @@ def print_summary(lines: Sequence[Mapping[str, Any]]) -> None:
 def summary_row(line: Mapping[str, Any]) -> list[float | None]:
     """Return the mean FPRs, regrets and correlations of one problem and seed."""
     predicted, real = line["predicted"], line["real"]
-    found = measured(line["pick"], predicted, real)
+    result = measured(line["pick"], predicted, real)
     energy = measured("joint_energy", predicted, real)
-    overall = found[MEAN]
+    overall = result[MEAN]
     return [
         *(100 * value for value in (overall["pick"], energy[MEAN]["pick"])),
-        *(100 * value for value in (mean_regret(found), mean_regret(energy), overall["regret"])),
+        *(100 * value for value in (mean_regret(result), mean_regret(energy), overall["regret"])),
         *overall["correlation"].values(),
     ]
 
@@ -216,14 +216,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--saved", type=Path, metavar="FOLDER", help="needs --results")
     parser.add_argument("--results", type=Path, metavar="FILE")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="summarise such results")
-    given = parser.parse_args(arguments)
-    if given.summary:
-        print_summary(read_results(given.summary))
+    options = parser.parse_args(arguments)
+    if options.summary:
+        print_summary(read_results(options.summary))
         return
-    if not (given.saved and given.results):
+    if not (options.saved and options.results):
         parser.error("pass --saved and --results, or --summary.")
-    add_results(given.saved, given.results, given.detector, given.folds)
-    print_summary(read_results(given.results))
+    add_results(options.saved, options.results, options.detector, options.folds)
+    print_summary(read_results(options.results))
 
 
 if __name__ == "__main__":

@@ -33,12 +33,12 @@ Results = dict[tuple[str, str], dict[str, dict[int, float]]]  # by set, detector
 
 def read_results() -> Results:
     """Return the FPR95 in per cent of every set."""
-    found: Results = defaultdict(lambda: defaultdict(dict))
+    result: Results = defaultdict(lambda: defaultdict(dict))
     for name in ("coco70-methods", "digits-quick", "text-and-tables"):
         for line in read_lines(RESULTS / f"{name}.jsonl"):
             if line.evaluation is not None:
                 fpr = 100 * line.evaluation.fpr.value
-                found[line.id, line.ood][line.detector][line.seed] = fpr
+                result[line.id, line.ood][line.detector][line.seed] = fpr
     # left_out.py prints the detectors in the order of coco70-methods, as it was when it ran.
     lines = read_lines(RESULTS / "coco70-methods.jsonl")
     detectors = tuple(dict.fromkeys(line.detector for line in lines))
@@ -46,8 +46,8 @@ def read_results() -> Results:
         if text.startswith("seed "):
             seed, values = text.removeprefix("seed ").split(": ")
             for detector, value in zip(detectors, ast.literal_eval(values), strict=True):
-                found["coco70", "left out"][detector][int(seed)] = value
-    return found
+                result["coco70", "left out"][detector][int(seed)] = value
+    return result
 
 
 def only_unseen(results: Results) -> Results:
@@ -73,7 +73,7 @@ def row(results: Results, detector: str) -> str:
         ours, theirs = (mean(fpr(key, name) for key in keys) for name in (detector, JOINT))
         return f"{ours:.2f} against {theirs:.2f}: {1 - ours / theirs:.0%} lower"
 
-    measured = [key for key, found in results.items() if detector in found]
+    measured = [key for key, result in results.items() if detector in result]
     worse = {key: fpr(key, detector) - fpr(key, JOINT) for key in measured}
     worst = max(worse, key=lambda key: worse[key])
     where = f"{worse[worst]:+.1f} points ({' against '.join(worst)}), of {len(measured)} sets"
@@ -96,16 +96,16 @@ def claims() -> str:
 
 def worse_on_tables() -> dict[str, dict[tuple[str, str, str], float]]:
     """Return FPR95 of the default minus joint energy, by features, problem, model and set."""
-    found: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    result: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
     for text in (RESULTS / "tables.jsonl").read_text("utf-8").splitlines():
         line = json.loads(text)
         for features in ("table", "inputs", "standardised", "leaves"):
             for ood, fpr in line["fpr"].get(f"{features}: combined", {}).items():
                 joint = line["fpr"][f"logits: {JOINT}"][ood]
                 key = (features, line["problem"], line["model"], ood)
-                found[key].append(100 * (fpr - joint))
+                result[key].append(100 * (fpr - joint))
     differences: dict[str, dict[tuple[str, str, str], float]] = defaultdict(dict)
-    for (features, *key), values in found.items():
+    for (features, *key), values in result.items():
         differences[features][tuple(key)] = mean(values)
     return differences
 

@@ -88,7 +88,7 @@ def make_data(seed: int) -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray]
         "val": scenes(range(7), slice(100, 135), 1000, rng),
         "test": scenes(range(7), slice(135, 170), 1000, rng),
     }
-    pixels = {name: found for name, (found, _) in parts.items()} | {
+    pixels = {name: result for name, (result, _) in parts.items()} | {
         "unseen": scenes(range(7, 10), slice(0, 170), 1000, rng)[0],
         "photos": photos(1000, rng),
         "noise": rng.uniform(0, 1, (1000, 256)),
@@ -131,16 +131,16 @@ def outputs_of(network: nn.Sequential, pixels: dict, labels: dict) -> Arrays:
 
 def of_nescio(detector: str, *, one_class: bool = False) -> Method:
     def run(network, made, pixels):
-        found = build_detector(detector)
+        result = build_detector(detector)
         train = made["train"]
         if one_class:
             classes = np.eye(train.n_labels, dtype=np.uint8)[train.logits.argmax(1)]
             train = Outputs(train.logits, train.features, labels=classes)
-        if found.learns_from:
-            found.fit(train)
+        if result.learns_from:
+            result.fit(train)
         if detector == "combined":
-            found.calibrate(made["val"])
-        return {split: found.score_samples(made[split]) for split in ("test", *OOD)}
+            result.calibrate(made["val"])
+        return {split: result.score_samples(made[split]) for split in ("test", *OOD)}
 
     return run
 
@@ -200,9 +200,9 @@ def oodeel_methods() -> Iterator[tuple[str, str, Method]]:
                 return DataLoader(TensorDataset(pixels[split], *more), batch_size=500)
 
             classes = torch.as_tensor(made["train"].logits.argmax(1))
-            found = kind()
-            found.fit(network, fit_dataset=loader("train", classes), verbose=False, **layers)
-            return {split: -found.score(loader(split))[0] for split in ("test", *OOD)}
+            result = kind()
+            result.fit(network, fit_dataset=loader("train", classes), verbose=False, **layers)
+            return {split: -result.score(loader(split))[0] for split in ("test", *OOD)}
 
         return run
 
@@ -236,9 +236,9 @@ def cleanlab_methods() -> Iterator[tuple[str, str, Method]]:
     from cleanlab.outlier import OutOfDistribution
 
     def fit(train, classes, network):
-        found = OutOfDistribution()
-        found.fit(features=train, verbose=False)
-        return found
+        result = OutOfDistribution()
+        result.fit(features=train, verbose=False)
+        return result
 
     yield (
         "OutOfDistribution",
@@ -295,13 +295,13 @@ def run_all() -> dict:
             )
             row["seconds"].append(seconds)
             for ood in OOD:
-                found = nescio.evaluate(scores["test"], scores[ood], n_bootstrap=0)
-                row[ood].append([100 * found.fpr.value, 100 * found.auroc.value])
+                result = nescio.evaluate(scores["test"], scores[ood], n_bootstrap=0)
+                row[ood].append([100 * result.fpr.value, 100 * result.auroc.value])
         print(f"seed {seed}", file=sys.stderr, flush=True)
     used = {library for library, _ in rows}
     return {
         "versions": {name: _version(name) for name in LIBRARIES if name in used},
-        "rows": [{"library": one, "method": name, **row} for (one, name), row in rows.items()],
+        "rows": [{"library": item, "method": name, **row} for (item, name), row in rows.items()],
     }
 
 

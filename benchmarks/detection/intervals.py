@@ -55,11 +55,11 @@ def textbook_resamples(
     id_scores: Scores, ood_scores: Scores, n_resamples: int, rng: np.random.Generator
 ) -> dict[str, Scores]:
     """Draw scores with replacement and measure them; copies of a score count as tied."""
-    found = []
+    result = []
     for _ in range(n_resamples):
         drawn = (rng.choice(scores, len(scores)) for scores in (id_scores, ood_scores))
-        found.append(Ranking.from_scores(*drawn).measures())
-    return {name: np.array([one[name] for one in found]) for name in MEASURES}
+        result.append(Ranking.from_scores(*drawn).measures())
+    return {name: np.array([item[name] for item in result]) for name in MEASURES}
 
 
 def textbook_intervals(samples: Scores, value: float) -> Iterator[tuple[str, float, float]]:
@@ -88,8 +88,8 @@ def measure(name: str, n_runs: int, n_resamples: int) -> None:
         misses = set()
         for key in MEASURES:
             estimate = getattr(ours, key)
-            found = [*textbook_intervals(samples[key], estimate.value)]
-            for method, low, high in [*found, ("nescio", estimate.low, estimate.high)]:
+            result = [*textbook_intervals(samples[key], estimate.value)]
+            for method, low, high in [*result, ("nescio", estimate.low, estimate.high)]:
                 covered[key, method] += low - ROUNDING <= truth[key] <= high + ROUNDING
                 if not low - ROUNDING <= estimate.value <= high + ROUNDING:
                     misses.add(method)
@@ -107,11 +107,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--resamples", type=int, default=300)
-    given = parser.parse_args()
-    print(f"| Scores | {' | '.join(METHODS)} | excluded, of {given.runs} runs |")
+    options = parser.parse_args()
+    print(f"| Scores | {' | '.join(METHODS)} | excluded, of {options.runs} runs |")
     print(f"|---|{'---|' * len(METHODS)}---|")
     for name in SCENARIOS:
-        measure(name, given.runs, given.resamples)
+        measure(name, options.runs, options.resamples)
 
 
 if __name__ == "__main__":

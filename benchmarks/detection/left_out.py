@@ -72,18 +72,22 @@ def fold_fpr(train, held_out, gone, seed):
     kept = np.setdiff1d(np.arange(train.n_labels), gone)
     order = np.random.default_rng((8, seed)).permutation(len(train))
     in_reference = np.isin(np.arange(len(train)), order[: len(train) // 6])
-    known, known_held = (one.labels[:, kept].any(1) for one in (train, held_out))
+    expected, known_held = (item.labels[:, kept].any(1) for item in (train, held_out))
     unknown, unknown_held = (
-        one.labels[:, gone].any(1) & ~has for one, has in ((train, known), (held_out, known_held))
+        item.labels[:, gone].any(1) & ~has
+        for item, has in ((train, expected), (held_out, known_held))
     )
-    parts = {"train": (train, known & ~in_reference), "reference": (train, known & in_reference)}
-    x = {name: one.features[rows] for name, (one, rows) in parts.items()}
-    y = {name: one.labels[rows][:, kept].astype("f4") for name, (one, rows) in parts.items()}
+    parts = {
+        "train": (train, expected & ~in_reference),
+        "reference": (train, expected & in_reference),
+    }
+    x = {name: item.features[rows] for name, (item, rows) in parts.items()}
+    y = {name: item.labels[rows][:, kept].astype("f4") for name, (item, rows) in parts.items()}
     x["id"] = held_out.features[known_held]
     x["ood"] = np.concatenate([train.features[unknown], held_out.features[unknown_held]])
     head = trained_head(x["train"], y["train"], x["reference"], y["reference"], seed)
     made = {name: outputs_of(head, rows, y.get(name)) for name, rows in x.items()}
-    found = compare_outputs(
+    result = compare_outputs(
         {name: build_detector(name) for name in DETECTORS},
         made["id"],
         {"left out": made["ood"]},
@@ -91,9 +95,9 @@ def fold_fpr(train, held_out, gone, seed):
         held_out=made["reference"],
         n_bootstrap=0,
     )
-    if found.skipped:
-        raise SystemExit(f"skipped: {found.skipped}")
-    return [100 * found.results["left out"][name].fpr.value for name in DETECTORS]
+    if result.skipped:
+        raise SystemExit(f"skipped: {result.skipped}")
+    return [100 * result.results["left out"][name].fpr.value for name in DETECTORS]
 
 
 def main() -> None:
@@ -102,12 +106,12 @@ def main() -> None:
     parser.add_argument("--train", required=True)
     parser.add_argument("--held-out", required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    given = parser.parse_args()
-    train, held_out = Outputs.load(given.train), Outputs.load(given.held_out)
+    options = parser.parse_args()
+    train, held_out = Outputs.load(options.train), Outputs.load(options.held_out)
     by_seed = []
-    for seed in range(given.seeds):
+    for seed in range(options.seeds):
         labels = np.random.default_rng((7, seed)).permutation(train.n_labels)
-        by_seed.append([fold_fpr(train, held_out, labels[at::5], seed) for at in range(5)])
+        by_seed.append([fold_fpr(train, held_out, labels[index::5], seed) for index in range(5)])
         print(f"seed {seed}: {np.mean(by_seed[-1], 0).round(1).tolist()}", flush=True)
     print_table(DETECTORS, np.array(by_seed))
 
@@ -117,8 +121,8 @@ def print_table(names, found):
     differences = found - found[..., [names.index("joint_energy")]]
     print("\n| detector | FPR95, mean ± sd over seeds | difference to joint energy ± se |")
     print("|---|---:|---:|")
-    for at, name in enumerate(names):
-        values, paired = found[..., at].mean(1), differences[..., at].ravel()
+    for index, name in enumerate(names):
+        values, paired = found[..., index].mean(1), differences[..., index].ravel()
         error = paired.std(ddof=1) / np.sqrt(len(paired))
         spread = values.std(ddof=1) if len(values) > 1 else 0.0
         mean = f"{values.mean():.1f} ± {spread:.1f}"

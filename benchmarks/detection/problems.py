@@ -56,7 +56,7 @@ def boosting_outputs(problem: Problem, seed: int) -> dict[str, Outputs]:
     model.fit(*problem.parts["train"])
 
     def run(inputs, labels=None):
-        logits = np.column_stack([one.decision_function(inputs) for one in model.estimators_])
+        logits = np.column_stack([item.decision_function(inputs) for item in model.estimators_])
         return Outputs(
             logits.astype("f4"), inputs.astype("f4"), labels, label_names=problem.label_names
         )
@@ -65,5 +65,5 @@ def boosting_outputs(problem: Problem, seed: int) -> dict[str, Outputs]:
 
 
 def _of_all(problem: Problem, run) -> dict[str, Outputs]:
-    found = {name: run(*part) for name, part in problem.parts.items()}
-    return found | {f"ood-{name}": run(inputs) for name, inputs in problem.ood.items()}
+    result = {name: run(*part) for name, part in problem.parts.items()}
+    return result | {f"ood-{name}": run(inputs) for name, inputs in problem.ood.items()}

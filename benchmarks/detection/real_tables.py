@@ -146,8 +146,8 @@ def table_problem(
     The far sets are made of ID test rows before these are standardised.
     """
     x, y = table.inputs.to_numpy(np.float64), table.labels.to_numpy(np.uint8)
-    known = ~np.any([*groups.values()], axis=0) & ~np.asarray(left_out)
-    rows = divided(np.flatnonzero(known), sizes, rng)
+    expected = ~np.any([*groups.values()], axis=0) & ~np.asarray(left_out)
+    rows = divided(np.flatnonzero(expected), sizes, rng)
     ood = {name: x[rng.permutation(np.flatnonzero(of))[:N_OOD]] for name, of in groups.items()}
     base = table.inputs.iloc[rows[2][:N_OOD]]
     ood |= far_sets(base, table.other_units, x[rows[0]], rng)
@@ -155,10 +155,10 @@ def table_problem(
     return Problem(
         tuple(table.labels),
         {
-            name: (prepare.transform(x[at]), y[at])
-            for name, at in zip(("train", "val", "test"), rows, strict=True)
+            name: (prepare.transform(x[index]), y[index])
+            for name, index in zip(("train", "val", "test"), rows, strict=True)
         },
-        {name: prepare.transform(found) for name, found in ood.items()},
+        {name: prepare.transform(result) for name, result in ood.items()},
     )
 
 
@@ -182,8 +182,8 @@ def far_sets(
 
 def _packaged(package: str, *path: str) -> Path:
     """Return a file of an installed package, without importing the package."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    result = importlib.util.find_spec(package)
+    if result is None or result.origin is None:
         name = package.replace("_", "-")
         raise SystemExit(f"{name} is not installed. Run: pip install --no-deps {name}")
-    return Path(found.origin).parent.joinpath(*path)
+    return Path(result.origin).parent.joinpath(*path)

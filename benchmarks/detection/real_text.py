@@ -51,26 +51,26 @@ def packages() -> Tagged:
 
 def packages_of(listed: str) -> Tagged:
     """Read Debian's control format: paragraphs of "Field: value", with indented further lines."""
-    found: Tagged = {}
+    result: Tagged = {}
     for paragraph in listed.split("\n\n"):
         fields = dict(re.findall(r"^(Tag|Description): ((?:.*\n?)(?: .*\n?)*)", paragraph, re.M))
         tags = {tag.strip() for tag in fields.get("Tag", "").split(",")}
         topics = {tag for tag in tags if tag.split("::")[0] in FACETS and not tag.endswith("TODO")}
         if topics and "Description" in fields:
-            found.setdefault(fields["Description"].split("\n")[0].strip(), set()).update(topics)
-    return found
+            result.setdefault(fields["Description"].split("\n")[0].strip(), set()).update(topics)
+    return result
 
 
 def docstrings(libraries: Sequence[str] = LIBRARIES) -> Tagged:
     """Return the first paragraph of public docstrings, with modules and names of parameters."""
-    found: Tagged = {}
+    result: Tagged = {}
     for library in libraries:
         for thing in _public(library):
             text = " ".join(re.split(r"\n\s*\n", inspect.getdoc(thing) or "")[0].split())
             topic = ".".join((getattr(thing, "__module__", None) or "").split(".")[:2])
             if len(text.split()) >= 4 and topic.startswith(f"{library}."):
-                found.setdefault(text, set()).update({topic, *_parameters(thing)})
-    return found
+                result.setdefault(text, set()).update({topic, *_parameters(thing)})
+    return result
 
 
 def _public(library: str) -> Iterator[Any]:
@@ -89,17 +89,17 @@ def _callables(parent: Any) -> list[Any]:
 
 def _modules(library: str) -> list[Any]:
     package = importlib.import_module(library)
-    found = [package]
-    for one in pkgutil.iter_modules(package.__path__):
-        if one.name.startswith("_") or one.name in ("tests", "conftest"):
+    result = [package]
+    for item in pkgutil.iter_modules(package.__path__):
+        if item.name.startswith("_") or item.name in ("tests", "conftest"):
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                found.append(importlib.import_module(f"{library}.{one.name}"))
+                result.append(importlib.import_module(f"{library}.{item.name}"))
             except Exception:  # parts that need what is not installed
                 continue
-    return found
+    return result
 
 
 def _parameters(thing: Callable) -> set[str]:
@@ -119,13 +119,13 @@ def licences() -> list[str]:
 
 def german() -> list[str]:
     """Return German messages of command-line tools."""
-    found: list[str] = []
+    result: list[str] = []
     for path in sorted(GERMAN.glob("*.mo")):
         if path.stem in ("apt", "bash", "coreutils", "dpkg"):  # they are part of every Debian
             with path.open("rb") as file:
                 messages = vars(gettext.GNUTranslations(file))["_catalog"]  # there is no public way
-            found += [message for message in messages.values() if isinstance(message, str)]
-    return short_texts(found)
+            result += [message for message in messages.values() if isinstance(message, str)]
+    return short_texts(result)
 
 
 def short_texts(texts: Iterable[str]) -> list[str]:
@@ -206,13 +206,13 @@ class TextSet:
         rng = np.random.default_rng((5, seed))
         gone = np.zeros(len(self.names), bool)
         gone[rng.permutation(len(gone))[: len(gone) // 5]] = True
-        unknown, known = self.labels[:, gone].any(1), self.labels[:, ~gone].any(1)
-        rows = divided(np.flatnonzero(known & ~unknown), self.sizes, rng)
+        unknown, expected = self.labels[:, gone].any(1), self.labels[:, ~gone].any(1)
+        rows = divided(np.flatnonzero(expected & ~unknown), self.sizes, rng)
         parts = {
-            name: (self.features[at], self.labels[at][:, ~gone].astype(np.uint8))
-            for name, at in zip(("train", "val", "test"), rows, strict=True)
+            name: (self.features[index], self.labels[index][:, ~gone].astype(np.uint8))
+            for name, index in zip(("train", "val", "test"), rows, strict=True)
         }
-        topics = rng.permutation(np.flatnonzero(unknown & ~known))[:N_OOD]
-        words = mixed_words([self.texts[at] for at in rows[2][:N_OOD]], rng)
+        topics = rng.permutation(np.flatnonzero(unknown & ~expected))[:N_OOD]
+        words = mixed_words([self.texts[index] for index in rows[2][:N_OOD]], rng)
         ood = {"topics": self.features[topics], "words": self.embed(words), **self.others}
         return Problem(tuple(np.array(self.names)[~gone].tolist()), parts, ood)

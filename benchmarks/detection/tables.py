@@ -133,8 +133,8 @@ def problem_of(name: str, seed: int) -> Problem:
     """Divide the rows that are not held out, and make the OOD sets."""
     rng = np.random.default_rng((list(PROBLEMS).index(name), seed))
     x, y, held_out = PROBLEMS[name](seed, rng)
-    known = rng.permutation(np.flatnonzero(~held_out))
-    train, val, test = np.split(known, [int(0.55 * len(known)), int(0.8 * len(known))])
+    expected = rng.permutation(np.flatnonzero(~held_out))
+    train, val, test = np.split(expected, [int(0.55 * len(expected)), int(0.8 * len(expected))])
     base = x[test[:N_TEST]]
     n_columns = x.shape[1]
     units, shifted = base.copy(), base.copy()
@@ -142,10 +142,10 @@ def problem_of(name: str, seed: int) -> Problem:
     units[:, some] *= rng.choice([0.1, 0.4536, 1.8, 2.54, 10.0], len(some))
     column = rng.integers(n_columns)
     shifted[:, column] += 4 * x[train, column].std()
-    others = (units, shifted, base[:, rng.permutation(n_columns)], rng.permuted(base, axis=0))
+    rest = (units, shifted, base[:, rng.permutation(n_columns)], rng.permuted(base, axis=0))
     return Problem(
         {"train": (x[train], y[train]), "val": (x[val], y[val]), "test": (base, y[test[:N_TEST]])},
-        dict(zip(OOD, (x[held_out][:N_TEST], *others), strict=True)),
+        dict(zip(OOD, (x[held_out][:N_TEST], *rest), strict=True)),
     )
 
 
@@ -173,7 +173,9 @@ def features_of(name: str, model, train: Matrix) -> Iterator[tuple[str, Transfor
         yield LEAVES, lambda x: boosting_leaves(model, x)
     if name == "forest":
         rng = np.random.default_rng(0)
-        codes = [rng.choice([-1.0, 1.0], (one.tree_.node_count, 256)) for one in model.estimators_]
+        codes = [
+            rng.choice([-1.0, 1.0], (item.tree_.node_count, 256)) for item in model.estimators_
+        ]
         yield (
             LEAVES,
             lambda x: sum(code[leaf] for code, leaf in zip(codes, model.apply(x).T, strict=True)),
@@ -182,7 +184,7 @@ def features_of(name: str, model, train: Matrix) -> Iterator[tuple[str, Transfor
 
 def boosting_leaves(model: MultiOutputClassifier, x: Matrix) -> Matrix:
     """Return what each tree adds to the logits: one column per tree of each label."""
-    stages = [np.column_stack([*one.staged_decision_function(x)]) for one in model.estimators_]
+    stages = [np.column_stack([*item.staged_decision_function(x)]) for item in model.estimators_]
     return np.hstack([np.diff(of_label, axis=1) for of_label in stages])
 
 
@@ -210,21 +212,21 @@ def result_line(name: str, kind: str, seed: int) -> Line:
     truth = {part: labels for part, (_, labels) in problem.parts.items()}
     inputs = {part: x for part, (x, _) in problem.parts.items()} | problem.ood
     logits = {part: wrapped.outputs(x).logits for part, x in inputs.items()}
-    found: dict[str, dict[str, Evaluation]] = {}
+    result: dict[str, dict[str, Evaluation]] = {}
     for features, transform in features_of(kind, model, inputs["train"]):
         made = {
             part: Outputs(logits[part], transform(x), truth.get(part)) for part, x in inputs.items()
         }
         if features == INPUTS:
-            found |= evaluated(LOGITS, DETECTORS[LOGITS], made)
-        found |= evaluated(features, DETECTORS[features], made)
+            result |= evaluated(LOGITS, DETECTORS[LOGITS], made)
+        result |= evaluated(features, DETECTORS[features], made)
         if features == TABLE:
-            tables = {part: Outputs(one.features[:, :-1]) for part, one in made.items()}
-            found |= evaluated(TABLE, ALONE, tables)
+            tables = {part: Outputs(item.features[:, :-1]) for part, item in made.items()}
+            result |= evaluated(TABLE, ALONE, tables)
     fpr, auroc = (
         {
-            detector: {ood: round(getattr(one, measure).value, 4) for ood, one in by_ood.items()}
-            for detector, by_ood in found.items()
+            detector: {ood: round(getattr(item, measure).value, 4) for ood, item in by_ood.items()}
+            for detector, by_ood in result.items()
         }
         for measure in ("fpr", "auroc")
     )
@@ -235,7 +237,7 @@ def result_line(name: str, kind: str, seed: int) -> Line:
         len(inputs["train"]),
         len(inputs["val"]),
         round(mean_average_precision(truth["test"], logits["test"]), 4),
-        {one.__name__: one.__version__ for one in (ns, np, sklearn)},
+        {item.__name__: item.__version__ for item in (ns, np, sklearn)},
         fpr,
         auroc,
     )
@@ -245,7 +247,7 @@ def evaluated(
     features: str, names: Sequence[str], made: Mapping[str, Outputs]
 ) -> dict[str, dict[str, Evaluation]]:
     """Return the evaluation of each detector on each OOD set."""
-    found = compare_outputs(
+    result = compare_outputs(
         {f"{features}: {name}": build_detector(name) for name in names},
         made["test"],
         {ood: made[ood] for ood in OOD},
@@ -253,10 +255,10 @@ def evaluated(
         held_out=made["val"],
         n_bootstrap=0,
     )
-    if found.skipped:
-        raise SystemExit(f"some detectors could not run: {found.skipped}")
+    if result.skipped:
+        raise SystemExit(f"some detectors could not run: {result.skipped}")
     return {
-        f"{features}: {name}": {ood: found.results[ood][f"{features}: {name}"] for ood in OOD}
+        f"{features}: {name}": {ood: result.results[ood][f"{features}: {name}"] for ood in OOD}
         for name in names
     }
 
@@ -287,7 +289,7 @@ def cells_of(lines: Sequence[Line]) -> list[Cell]:
 def mean_fpr(cells: Sequence[Cell]) -> Spread:
     """Return the mean over problems, models and OOD sets, and its spread over seeds."""
     seeds = sorted({cell.seed for cell in cells})
-    return Spread.of([np.mean([cell.fpr for cell in cells if cell.seed == one]) for one in seeds])
+    return Spread.of([np.mean([cell.fpr for cell in cells if cell.seed == item]) for item in seeds])
 
 
 def in_per_cent(found: Spread) -> str:
@@ -338,20 +340,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--results", type=Path, help="write result lines to this file")
     parser.add_argument("--summary", type=Path, help="print the tables of such a file only")
-    given = parser.parse_args(arguments)
-    if given.summary:
-        lines = read(given.summary)
+    options = parser.parse_args(arguments)
+    if options.summary:
+        lines = read(options.summary)
     else:
         lines = []
         warnings.simplefilter("ignore", NescioWarning)  # tables in place of logits; ties
-        for seed in range(given.seeds):
-            for name in given.only or PROBLEMS:
-                for kind in given.model or MODELS:
+        for seed in range(options.seeds):
+            for name in options.only or PROBLEMS:
+                for kind in options.model or MODELS:
                     lines.append(result_line(name, kind, seed))
                     print(f"{name}, {kind}, seed {seed}: {os.times().user:.0f} s", flush=True)
-    if given.results:
+    if options.results:
         text = "".join(json.dumps(line._asdict()) + "\n" for line in lines)
-        given.results.write_text(text, "utf-8")
+        options.results.write_text(text, "utf-8")
     print("\n\n".join(["", *tables(lines)]))
 
 

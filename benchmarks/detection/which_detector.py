@@ -73,12 +73,12 @@ class Row:
         """Return the row: the FPR95 of the detector, of the best in hindsight, and of others."""
         means = means_of(results, self.sets, self.reads)
         best = min(means, key=lambda name: means[name])
-        others = ", ".join(f"`{name}`: {means[name]:.1f}" for name in self.others)
+        rest = ", ".join(f"`{name}`: {means[name]:.1f}" for name in self.others)
         same = f"{means[best]:.1f}" == f"{means[self.use]:.1f}"
         hindsight = "the same" if same else f"`{best}`: {means[best]:.1f}"
         n_sets = f"{len(self.sets)} sets" if len(self.sets) > 1 else "one set"
         return (
-            f"| {self.have} | `{self.use}`: **{means[self.use]:.1f}** | {hindsight} | {others}"
+            f"| {self.have} | `{self.use}`: **{means[self.use]:.1f}** | {hindsight} | {rest}"
             f" | {self.where}: {n_sets} |"
         )
 
@@ -104,7 +104,7 @@ def inputs_of(name: str) -> set[str]:
 @functools.cache
 def all_results() -> Results:
     """Return the results of claims.py, and those of tables.py on prepared columns."""
-    found = read_results()
+    result = read_results()
     cells: dict[tuple, list[float]] = defaultdict(list)
     for text in (RESULTS / "tables.jsonl").read_text("utf-8").splitlines():
         line = json.loads(text)
@@ -115,8 +115,8 @@ def all_results() -> Results:
                 for ood, value in by_ood.items():
                     cells[problem, ood, name, line["seed"]].append(100 * value)
     for (problem, ood, name, seed), values in cells.items():  # the mean over models
-        found[problem, ood][name][seed] = mean(values)
-    return found
+        result[problem, ood][name][seed] = mean(values)
+    return result
 
 
 ROWS = (

@@ -107,16 +107,16 @@ def plain(folder: Path, *options: object, n_labels: int = 80, **how: Any) -> Ser
 
 def several(service: Service, n: int, *request: object) -> str:
     """Send a request several times at once; return the statuses."""
-    found: list[int] = []
+    result: list[int] = []
     threads = [
-        threading.Thread(target=lambda: found.append(service.ask(*request)))  # type: ignore[arg-type]
+        threading.Thread(target=lambda: result.append(service.ask(*request)))  # type: ignore[arg-type]
         for _ in range(n)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return ", ".join(f"{count} x {status or 'closed'}" for status, count in Counter(found).items())
+    return ", ".join(f"{count} x {status or 'closed'}" for status, count in Counter(result).items())
 
 
 @fault("reload beside cp (12 MB)")
@@ -140,10 +140,10 @@ def _(folder: Path) -> Fault:
 
         copying = threading.Thread(target=copy)
         copying.start()
-        found = Counter(service.ask("POST", "/v1/reload") for _ in range(15))
+        result = Counter(service.ask("POST", "/v1/reload") for _ in range(15))
         going = False
         copying.join()
-        return ", ".join(f"{count} x {status or 'closed'}" for status, count in found.items())
+        return ", ".join(f"{count} x {status or 'closed'}" for status, count in result.items())
 
     return Service(file), act
 
@@ -194,12 +194,12 @@ def _(folder: Path) -> Fault:
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "wide.onnx")
 
     def act(service: Service) -> str:
-        found = []
+        result = []
         for n_rows in (100_000, 1_000):
             body = encode_tensors({"x": np.zeros(n_rows, np.uint8)}, {})
             status = service.ask("POST", "/v1/predict", body, SAFETENSORS)
-            found.append(f"{n_rows:,} rows: {status}")
-        return "; ".join(found)
+            result.append(f"{n_rows:,} rows: {status}")
+        return "; ".join(result)
 
     return plain(folder, "--model", folder / "wide.onnx", n_labels=1_000), act
 
@@ -257,8 +257,8 @@ def _(folder: Path) -> Fault:
 
 @fault("pipelined requests, answers not read")
 def _(folder: Path) -> Fault:
-    one = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    return plain(folder), lambda service: flood(service, b"", one * 1_000)
+    item = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    return plain(folder), lambda service: flood(service, b"", item * 1_000)
 
 
 @fault("250 idle connections, 200 file descriptors")
@@ -278,12 +278,12 @@ def _(folder: Path) -> Fault:
     body = json.dumps({"logits": [[0.0] * 80]}).encode()
 
     def act(service: Service) -> str:
-        found: Counter[int] = Counter()
+        result: Counter[int] = Counter()
         for _ in range(800):
-            found[service.ask("POST", "/v1/score", body, JSON)] += 1
-            if found[0]:
+            result[service.ask("POST", "/v1/score", body, JSON)] += 1
+            if result[0]:
                 break
-        return ", ".join(f"{count} x {status or 'closed'}" for status, count in found.items())
+        return ", ".join(f"{count} x {status or 'closed'}" for status, count in result.items())
 
     return plain(folder, read_log=False), act
 

@@ -54,14 +54,14 @@ def main() -> int:
         for start in range(0, per_kind, BATCH):
             for name in counts:
                 if time.monotonic() < ends:
-                    found, failed = worker.batch(name, start, min(start + BATCH, per_kind))
-                    counts[name] += found
+                    result, failed = worker.batch(name, start, min(start + BATCH, per_kind))
+                    counts[name] += result
                     failures += [f"{name}, {text}" for text in failed]
     worker.close()
     print(f"| Kind | Inputs | {' | '.join(COLUMNS.values())} |")
     print("|---|" + "---:|" * (1 + len(COLUMNS)))
-    for name, one in counts.items():
-        print(_row(f"{name} *" if name in worker.hashed else name, one))
+    for name, item in counts.items():
+        print(_row(f"{name} *" if name in worker.hashed else name, item))
     print(_row("all", sum(counts.values(), Counter())))
     print("\n* The input has a checksum: no damage may change the result.")
     print("\n".join(failures[:NAMED]))
@@ -155,10 +155,10 @@ def work(arguments: argparse.Namespace) -> None:
         # A loop that Python cannot interrupt ends the process, too.
         resource.setrlimit(resource.RLIMIT_CPU, (_used() + 10 * SECONDS, resource.RLIM_INFINITY))
         for number in range(start, stop):
-            found = outcome_of(
+            result = outcome_of(
                 kinds[name], number, folder / "input", seed=arguments.seed, seconds=SECONDS
             )
-            print(json.dumps(found), flush=True)
+            print(json.dumps(result), flush=True)
 
 
 def _used() -> int:

@@ -74,8 +74,8 @@ def _truncated(dice: random.Random, n_labels: int) -> Made:
 
 def _wrong_type(dice: random.Random, n_labels: int) -> Made:
     kind, body = _good(dice, n_labels)
-    others = {JSON, SAFETENSORS, "text/plain", "image/png", "application/zip", ""} - {kind}
-    return _score(dice.choice(sorted(others)), body)
+    rest = {JSON, SAFETENSORS, "text/plain", "image/png", "application/zip", ""} - {kind}
+    return _score(dice.choice(sorted(rest)), body)
 
 
 def _not_a_number(dice: random.Random, n_labels: int) -> Made:

@@ -172,8 +172,8 @@ class _Connection:
                 raise ConnectionError("half an answer")
             size += got
         head = bytes(buffer[:end]).lower()
-        found = re.search(rb"content-length: (\d+)", head)
-        length = end + 4 + (int(found[1]) if found else 0)
+        result = re.search(rb"content-length: (\d+)", head)
+        length = end + 4 + (int(result[1]) if result else 0)
         while size < length:
             got = self.socket.recv_into(buffer[size % len(buffer) :])
             if not got:
@@ -230,20 +230,20 @@ def run_clients(
                 connection: _Connection = key.data
                 waiting.unregister(connection.socket)
                 try:
-                    found = connection.answer(buffer)
+                    result = connection.answer(buffer)
                 except ConnectionResetError:
-                    found = None
+                    result = None
                 except OSError:
                     lost += 1
                     connection.socket.close()
                     continue
-                if found is None:
+                if result is None:
                     refused += 1
                     connection.socket.close()
                     continue
                 latencies.append(time.perf_counter() - connection.started)
-                codes[found[0]] += 1
-                if found[1]:
+                codes[result[0]] += 1
+                if result[1]:
                     connection.socket.close()
                     connect()
                 else:
@@ -266,8 +266,8 @@ class Clients:
 
     def result(self) -> Load:
         """Wait for the result."""
-        found: Load = self._ours.recv()
-        return found
+        result: Load = self._ours.recv()
+        return result
 
     def run(self, *arguments: Any, **named: Any) -> Load:
         """Call `run_clients` and wait for the result."""
@@ -332,14 +332,14 @@ def rates(ways: dict[str, tuple[str, int]], *, seconds: float, rounds: int) -> d
         for name, body in bodies(seed).items():
             made[name].append(plain_request("POST", "/v1/score", *body))
     clients = Clients()
-    found: dict[str, list[Rate]] = {IN_PROCESS: [], **{way: [] for way in ways}}
+    result: dict[str, list[Rate]] = {IN_PROCESS: [], **{way: [] for way in ways}}
     with serving() as server:
         for name, n_clients in ways.values():
             clients.run(server.port, made[name], n_clients, n_requests=32)
         for _ in range(rounds):
             for way, (name, n_clients) in ways.items():
                 inside, used = in_process(detector, arrays, seconds)
-                found[IN_PROCESS].append(Rate(inside, 1.0, used))
+                result[IN_PROCESS].append(Rate(inside, 1.0, used))
                 before = server.processor_seconds()
                 load = clients.run(server.port, made[name], n_clients, seconds=seconds)
                 used = server.processor_seconds() - before
@@ -347,11 +347,11 @@ def rates(ways: dict[str, tuple[str, int]], *, seconds: float, rounds: int) -> d
                 if load.codes != {200: n}:
                     raise SystemExit(f"not only 200: {load.codes}")
                 rate = n / load.seconds
-                found[way].append(Rate(rate, rate / inside, used / n))
+                result[way].append(Rate(rate, rate / inside, used / n))
     clients.end()
     return {
         way: Rate(*(statistics.median(column) for column in zip(*rows, strict=True)))
-        for way, rows in found.items()
+        for way, rows in result.items()
     }
 
 
@@ -360,10 +360,10 @@ def throughput(quick: bool) -> None:
     ways = {f"safetensors, {n} client{'s'[: n > 1]}": ("safetensors", n) for n in (1, 4, 8)}
     ways |= {"JSON, 4 clients": ("JSON", 4)}
     seconds, rounds = (0.3, 3) if quick else (0.8, 9)
-    found = rates(ways, seconds=seconds, rounds=rounds)
+    result = rates(ways, seconds=seconds, rounds=rounds)
     print(f"\nThroughput: {N_ROWS:,} x {N_LABELS} float32 per request, {rounds} rounds, medians")
     print(f"  {'':<40}{'requests/s':>12}{'rows/s':>14}{'ratio':>8}{'CPU time':>14}")
-    for name, rate in found.items():
+    for name, rate in result.items():
         print(
             f"  {name:<40}{rate.per_second:>12,.0f}{rate.per_second * N_ROWS:>14,.0f}"
             f"{rate.ratio:>8.2f}{rate.processor_seconds * 1e6:>11,.0f} us"
@@ -383,10 +383,10 @@ def in_process(detector: Any, arrays: Sequence[np.ndarray], seconds: float) -> t
 
 def mixed() -> list[bytes]:
     """Return small bodies, and one body in eight of 1,000 x 80."""
-    one = json.dumps({"logits": some_logits(1).tolist(), "ids": ["a.jpg"]}).encode()
+    item = json.dumps({"logits": some_logits(1).tolist(), "ids": ["a.jpg"]}).encode()
     few = encode_tensors({"logits": some_logits(8)}, {})
     many = encode_tensors({"logits": some_logits(N_ROWS)}, {})
-    small = [plain_request("POST", "/v1/score", JSON, one)] * 3
+    small = [plain_request("POST", "/v1/score", JSON, item)] * 3
     small += [plain_request("POST", "/v1/score", SAFETENSORS, few)] * 4
     return [*small, plain_request("POST", "/v1/score", SAFETENSORS, many)]
 
@@ -507,22 +507,22 @@ def soak(quick: bool) -> None:
     # A longer one may be rejected unread, and the client then loses the answer while it sends.
     bad = [raw for raw in bad if len(raw) < 65_536]
     good = mixed()
-    requests = [raw for one in bad for raw in (*good, one)]
+    requests = [raw for item in bad for raw in (*good, item)]
     process = Clients()
-    found: list[tuple[float, int, int]] = []
+    result: list[tuple[float, int, int]] = []
     with serving(with_a_model=True) as server:
         begun = time.perf_counter()
         process.start(server.port, requests, 16, seconds=seconds)
         for look in range(1, looks + 1):
             time.sleep(max(0.0, begun + look * seconds / (looks + 1) - time.perf_counter()))
-            found.append((server.resident(), *server.counts()))
+            result.append((server.resident(), *server.counts()))
         load = process.result()
         errors = [line for line in server.log if line["level"] == "error"]
         last = server.stop()
     process.end()
     codes, right = load.codes, load.codes[200]
     refused = sum(n for code, n in codes.items() if 400 <= code < 500)
-    memory, threads, files = (list(column) for column in zip(*found, strict=True))
+    memory, threads, files = (list(column) for column in zip(*result, strict=True))
     show(
         f"Soak: 16 clients for {seconds} s, one body in nine malformed",
         [
@@ -533,7 +533,7 @@ def soak(quick: bool) -> None:
             ("lost (must be 0)", f"{load.sent - codes.total():,}"),
             ("server: accepted, answered", f"{last.get('accepted'):,}, {last.get('answered'):,}"),
             ("errors in the log", len(errors)),
-            ("server's memory over time, MB", ", ".join(f"{one:.0f}" for one in memory)),
+            ("server's memory over time, MB", ", ".join(f"{item:.0f}" for item in memory)),
             ("server's threads over time", ", ".join(map(str, threads))),
             ("server's open files over time", ", ".join(map(str, files))),
         ],

@@ -58,11 +58,11 @@ def main() -> int:
     failed = []
     results = _earlier()
     for part in options.parts or PARTS:
-        found = _in_a_process(part)
-        if found is None:
+        result = _in_a_process(part)
+        if result is None:
             failed.append(part)
         else:
-            results[part] = found
+            results[part] = result
     if options.save:
         _save(results)
     if failed:
@@ -92,13 +92,13 @@ def _in_a_process(part: str) -> dict[str, Any] | None:
         command = [sys.executable, str(HERE), part, "--record", str(record)]
         if subprocess.run(command, env=environment, check=False).returncode:
             return None
-        found: dict[str, Any] = json.loads(record.read_text())
-        return found
+        result: dict[str, Any] = json.loads(record.read_text())
+        return result
 
 
 def _earlier() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    return {part: found[part] for part in PARTS if part in found}
+    result: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return {part: result[part] for part in PARTS if part in result}
 
 
 def _save(results: dict[str, Any]) -> None:

@@ -64,7 +64,7 @@ def main() -> None:
                     start = time.perf_counter()
                     run()
                     times[name].append((time.perf_counter() - start) / n_images)
-        medians = {name: statistics.median(found) for name, found in times.items()}
+        medians = {name: statistics.median(result) for name, result in times.items()}
         print(f"\nbatches of {n_images}")
         for name, median in medians.items():
             print(f"  {name:<32}{median * 1e3:>8.1f} {median / medians['densenet121']:>8.1%}")

@@ -42,7 +42,7 @@ def _score(bench: Bench, folder: Path) -> None:
     from nescio.outputs.reading import OutputsStream
 
     rng = np.random.default_rng(0)
-    names = [f"label {at}" for at in range(N_LABELS)]
+    names = [f"label {index}" for index in range(N_LABELS)]
     detector = ns.JointEnergy().calibrate(
         ns.Outputs(rng.normal(-4, 3, (5000, N_LABELS)), label_names=names)
     )
@@ -64,12 +64,12 @@ def _score(bench: Bench, folder: Path) -> None:
             made = ray.data.read_parquet(str(path)).map_batches(verdicts, batch_format="pandas")
             assert sum(len(b) for b in made.iter_batches(batch_format="pyarrow")) == N_ROWS
 
-        one = "pyarrow and threads: nescio score"
+        item = "pyarrow and threads: nescio score"
         bench.compare(
             f"verdicts on {N_ROWS:,} x {N_LABELS} float32 in Parquet",
-            one,
+            item,
             {
-                one: nescio_score,
+                item: nescio_score,
                 "Ray: nescio score --engine ray": partial(nescio_score, engine),
                 "Ray Data: map_batches(Verdicts)": ray_data,
             },
@@ -119,8 +119,8 @@ def _neighbours(bench: Bench) -> None:
     import nescio as ns
 
     rng = np.random.default_rng(0)
-    known, new = (rng.normal(size=(n, 512)).astype(np.float32) for n in (50_000, 1000))
-    detector = ns.NearestNeighbours().fit(known)
+    expected, new = (rng.normal(size=(n, 512)).astype(np.float32) for n in (50_000, 1000))
+    detector = ns.NearestNeighbours().fit(expected)
     seconds = _seconds(lambda: detector.score_samples(new))
     bench.fact(NEIGHBOURS, len(new) / seconds / _cores(), "samples/s")
 

@@ -39,13 +39,13 @@ def _images(folder: Path, n_images: int) -> list[Path]:
 
     rng = np.random.default_rng(0)
     files = []
-    for at in range(n_images):
+    for index in range(n_images):
         pixels = np.zeros((480, 640, 3))
         for size in (8, 32, 128):
             coarse = rng.integers(0, 256, (size * 3 // 4, size, 3), np.uint8)
             large = Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC)
             pixels += np.asarray(large, np.float64) / 3
-        files.append(folder / f"{at:03}.jpg")
+        files.append(folder / f"{index:03}.jpg")
         Image.fromarray(pixels.astype(np.uint8)).save(files[-1], quality=90)
     return files
 
@@ -79,8 +79,8 @@ def _decoding(bench: Bench, files: list[Path]) -> None:
         },
     )
     pairs = [(by_pillow(file).astype(int), by_torchvision(file)) for file in some]
-    largest = max(float(np.abs(one - other).max()) for one, other in pairs)
-    differing = float(np.mean([np.mean(one != other) for one, other in pairs]))
+    largest = max(float(np.abs(item - other).max()) for item, other in pairs)
+    differing = float(np.mean([np.mean(item != other) for item, other in pairs]))
     bench.fact("Pillow and torchvision: largest difference of a pixel", largest, "of 255")
     bench.fact("Pillow and torchvision: pixels that differ", 100 * differing, "per cent")
 
@@ -100,7 +100,7 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
     weights = "imagenet" if "lite" in name else None  # a package has them; no download
     network = architecture.build(N_LABELS, weights).eval()
     plain = _plain_loop(architecture.build(N_LABELS), network, size, files)
-    labels = tuple(f"label {at}" for at in range(N_LABELS))
+    labels = tuple(f"label {index}" for index in range(N_LABELS))
     checkpoint = Checkpoint(network, architecture, labels, Preprocessing(size))
     own = CheckpointRunner(checkpoint)
     names = tuple(file.name for file in files)
@@ -125,10 +125,10 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
     bench.fact(f"{title}: seconds to export", time.perf_counter() - started, "s")
     print(f"  {choice}")
     contenders["auto"] = loop(fast)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
     def kept(contender: str) -> Callable[[], None]:
-        return lambda: found.update({contender: contenders[contender]()})
+        return lambda: result.update({contender: contenders[contender]()})
 
     bench.compare(
         f"{title}, {len(files)} images in batches of {BATCH}",
@@ -137,11 +137,11 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
         goal={"auto": 2.0},
         rounds=3,
     )
-    expected = found[PLAIN]
-    largest = max(float(np.abs(logits - expected).max()) for logits in found.values())
+    expected = result[PLAIN]
+    largest = max(float(np.abs(logits - expected).max()) for logits in result.values())
     detector = JointEnergy().calibrate(Outputs(expected, label_names=labels))
     verdicts = detector.predict(expected)
-    same = all((detector.predict(logits) == verdicts).all() for logits in found.values())
+    same = all((detector.predict(logits) == verdicts).all() for logits in result.values())
     bench.fact(f"{title}: largest difference of a logit", largest, at_most=1e-4)
     bench.fact(f"{title}: equal verdicts of all runtimes", float(same), at_least=1)
 

@@ -166,8 +166,8 @@ def _cpuinfo() -> str:
 
 def _processor() -> str:
     lines = (line.partition(":") for line in _cpuinfo().splitlines())
-    found = (value.strip() for name, _, value in lines if name.strip() == "model name")
-    return next(found, platform.processor() or platform.machine())
+    result = (value.strip() for name, _, value in lines if name.strip() == "model name")
+    return next(result, platform.processor() or platform.machine())
 
 
 def _verdict(met: bool, goal: str) -> str:

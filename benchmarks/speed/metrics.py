@@ -52,8 +52,8 @@ def _against_others(bench: Bench, id_scores: Scores, ood_scores: Scores) -> None
         theirs,
         {**peers, ours: lambda: evaluate(id_scores, ood_scores, n_bootstrap=0)},
     )
-    found, reference = evaluate(id_scores, ood_scores, n_bootstrap=0), peers[theirs]()
-    difference = max(abs(float(getattr(found, name)) - reference[name]) for name in reference)
+    result, reference = evaluate(id_scores, ood_scores, n_bootstrap=0), peers[theirs]()
+    difference = max(abs(float(getattr(result, name)) - reference[name]) for name in reference)
     bench.fact("FPR95, AUROC, AUPR: largest difference", difference, at_most=1e-9)
 
 

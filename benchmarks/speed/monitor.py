@@ -32,7 +32,7 @@ def speed() -> None:
     whole = detector.assess(logits)
     for size in (1000, 64, 1):
         starts = range(0, min(len(logits), 2000 * size), size)
-        blocks = [(whole[at : at + size], logits[at : at + size]) for at in starts]
+        blocks = [(whole[index : index + size], logits[index : index + size]) for index in starts]
         for watched in (False, True):
             times = []
             for _ in range(5):
@@ -57,7 +57,7 @@ def delays() -> None:
         (5000, 20_000, -4.0, 0.05),
         (5000, 20_000, -4.0, 0.02),
     ):
-        found = []
+        result = []
         for seed in range(10):
             rng = np.random.default_rng(seed)
             stream = rng.normal(size=before + 20_000)
@@ -65,15 +65,15 @@ def delays() -> None:
             stream[before:] += shift * (rng.random(20_000) < share)
             capital = _capital(bag.add(stream, rng.random(len(stream))))
             crossed = np.flatnonzero(capital >= np.log(100))
-            found.append(float(crossed[0] + 1 - before) if len(crossed) else np.inf)
+            result.append(float(crossed[0] + 1 - before) if len(crossed) else np.inf)
         what = f"{share:.0%} of scores {shift:+g} after {before:,} inputs, n = {n:,}"
-        print(f"{what:<75}: {statistics.median(found):,.0f}")
+        print(f"{what:<75}: {statistics.median(result):,.0f}")
 
 
 def alarms() -> None:
     """False alarms at alpha = 0.1 in 400 streams of 2,000 inputs, with online and fixed ranks."""
     for n, kind in ((50, "continuous"), (1000, "continuous"), (50, "tied"), (1000, "tied")):
-        found = {"online": 0, "fixed": 0}
+        result = {"online": 0, "fixed": 0}
         for seed in range(400):
             rng = np.random.default_rng(seed)
             values = rng.normal(size=n + 2000)
@@ -86,8 +86,8 @@ def alarms() -> None:
                 ("online", Bag(calibration).add(stream, uniform)),
                 ("fixed", (below + uniform) / (n + 1)),
             ):
-                found[name] += bool(_capital(p_values).max() >= np.log(10))
-        shares = ", ".join(f"{name} ranks {count / 400:.1%}" for name, count in found.items())
+                result[name] += bool(_capital(p_values).max() >= np.log(10))
+        shares = ", ".join(f"{name} ranks {count / 400:.1%}" for name, count in result.items())
         print(f"{n:>5,} calibration scores, {kind:<10}: {shares}")
 
 

@@ -27,15 +27,15 @@ def made_features(n_samples: int, n_features: int, rng: np.random.Generator) -> 
     """Return features as networks have them: 64 directions around 500 themes, noise, ReLU."""
     mixing = np.random.default_rng(7).standard_normal((64, n_features), dtype=np.float32)
     themes = np.random.default_rng(8).standard_normal((500, 64), dtype=np.float32)
-    found = np.empty((n_samples, n_features), np.float32)
+    result = np.empty((n_samples, n_features), np.float32)
     for start in range(0, n_samples, 20_000):
-        block = found[start : start + 20_000]
+        block = result[start : start + 20_000]
         inner = themes[rng.integers(0, 500, len(block))]
         inner = inner + rng.standard_normal(inner.shape, dtype=np.float32)
         rng.standard_normal(out=block, dtype=np.float32)
         block += inner @ mixing / 4
         np.maximum(block, 0, out=block)
-    return found
+    return result
 
 
 def learned(detector: Any, train: Any) -> Any:

@@ -24,12 +24,12 @@ A ratio of 2 means: twice as fast as the peer. `benchmarks/results.json` has all
 def write_page(results: Mapping[str, Any], docs: Path) -> None:
     """Write the page and its pictures."""
     lines = [_HEAD, *_goals(results)]
-    for part, found in results.items():
-        lines += [f"\n## {part.capitalize()}\n", f"On {_machine(found['machine'])}.\n"]
-        lines += _comparisons(_of_kind(found, "comparison"))
-        lines += _facts(_of_kind(found, "fact"))
-        for at, growth in enumerate(_of_kind(found, "growth"), 1):
-            picture = PICTURES / f"growth-{part}-{at}.svg"
+    for part, result in results.items():
+        lines += [f"\n## {part.capitalize()}\n", f"On {_machine(result['machine'])}.\n"]
+        lines += _comparisons(_of_kind(result, "comparison"))
+        lines += _facts(_of_kind(result, "fact"))
+        for index, growth in enumerate(_of_kind(result, "growth"), 1):
+            picture = PICTURES / f"growth-{part}-{index}.svg"
             (docs / picture).write_text(_picture(growth))
             lines += _growth(growth, picture)
     (docs / PAGE).write_text("\n".join(lines).rstrip() + "\n")
@@ -50,8 +50,8 @@ def _machine(machine: Mapping[str, Any]) -> str:
 def _goals(results: Mapping[str, Any]) -> Iterator[str]:
     """Give a table of all goals, met and missed."""
     yield "\n## Goals\n\n| part | what | goal | measured | |\n|---|---|---:|---:|---|"
-    for part, found in results.items():
-        for record in found["records"]:
+    for part, result in results.items():
+        for record in result["records"]:
             for what, goal, value, met in _goals_of(record):
                 yield f"| {part} | {what} | {goal} | {value} | {'met' if met else '**missed**'} |"
 
@@ -123,13 +123,13 @@ def _picture(record: Mapping[str, Any]) -> str:
         y_label="seconds",
     )
     legend = []
-    for at, (name, seconds) in enumerate(record["seconds"].items()):
-        chart.line(sizes, seconds, f"c{at}", tip=name)
+    for index, (name, seconds) in enumerate(record["seconds"].items()):
+        chart.line(sizes, seconds, f"c{index}", tip=name)
         for size, value in zip(sizes, seconds, strict=True):
-            chart.dot(size, value, f"c{at}", tip=f"{name}: {_time(value)}")
+            chart.dot(size, value, f"c{index}", tip=f"{name}: {_time(value)}")
         text = escape(f"{name}: slope {record['slopes'][name]:.2f}")
         legend.append(
-            f'<g class="c{at}" transform="translate(70 {322 + 18 * at})">'
+            f'<g class="c{index}" transform="translate(70 {322 + 18 * index})">'
             f'<circle class="dot" r="4" cy="-4"/><text x="10">{text}</text></g>'
         )
     width, height = chart.size

@@ -23,7 +23,7 @@ def run(bench: Bench) -> None:
 
     def direct() -> torch.Tensor:
         """Compute each of the 84 settings separately: a gradient, a step, a second pass."""
-        found = []
+        result = []
         for epsilon in ODIN_EPSILONS:
             for temperature in TEMPERATURES:
                 x = inputs.clone().requires_grad_(True)
@@ -34,17 +34,17 @@ def run(bench: Bench) -> None:
                 (gradient,) = torch.autograd.grad(loss, x)
                 with torch.inference_mode():
                     logits = network(inputs - epsilon * gradient.sign() / std)
-                found.append(torch.sigmoid(logits / temperature).amax(1))
-        return torch.stack(found)
+                result.append(torch.sigmoid(logits / temperature).amax(1))
+        return torch.stack(result)
 
     def shared() -> torch.Tensor:
         """One gradient for all of them, one pass for each epsilon."""
         directions = find_directions(module, inputs, preprocessing, ("max",))
-        found = []
+        result = []
         for epsilon in ODIN_EPSILONS:
             logits = step(module, inputs, directions, "max", epsilon)[0]
-            found += [torch.sigmoid(logits / temperature).amax(1) for temperature in TEMPERATURES]
-        return torch.stack(found)
+            result += [torch.sigmoid(logits / temperature).amax(1) for temperature in TEMPERATURES]
+        return torch.stack(result)
 
     bench.compare(
         "ODIN's 84 settings, ResNet-18 on 4 images of 64 x 64",

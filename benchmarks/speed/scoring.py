@@ -94,9 +94,9 @@ def best_of_each(arrays: list[np.ndarray], *works: object, rounds: int = 40) -> 
     """Return the mean over the arrays of the shortest time for each, of works in turn."""
     best = np.full((len(works), len(arrays)), np.inf)
     for _ in range(rounds):
-        for at, work in enumerate(works):
+        for index, work in enumerate(works):
             for column, array in enumerate(arrays):
                 start = time.perf_counter()
                 work(array)  # type: ignore[operator]
-                best[at, column] = min(best[at, column], time.perf_counter() - start)
+                best[index, column] = min(best[index, column], time.perf_counter() - start)
     return best.mean(1).tolist()

@@ -59,8 +59,8 @@ def write_images(folder: Path, n_images: int = 200) -> None:
     from sklearn.datasets import load_sample_images
 
     photos = load_sample_images().images
-    for at in range(n_images):
-        fromarray(photos[at % len(photos)]).save(folder / f"{at:03}.jpg", quality=90)
+    for index in range(n_images):
+        fromarray(photos[index % len(photos)]).save(folder / f"{index:03}.jpg", quality=90)
 
 
 def rate_of(

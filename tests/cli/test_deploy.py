@@ -65,9 +65,9 @@ def test_a_network_of_nescios_own(checkpoint, tmp_path, succeeds):
     # Eight hidden units that hardly vary: the distances magnify what rounding leaves.
     assert "n_samples            12\n" in succeeds(*arguments, "--tolerance", "0.01")
     name = json.loads(metadata(path)["nescio.inputs"])[0]
-    found = run(path, **{name: images.numpy()})
-    np.testing.assert_allclose(found["features"], given.features, atol=1e-4)
-    np.testing.assert_allclose(found["score"], detector.score_samples(given), rtol=0.01, atol=1e-3)
+    result = run(path, **{name: images.numpy()})
+    np.testing.assert_allclose(result["features"], given.features, atol=1e-4)
+    np.testing.assert_allclose(result["score"], detector.score_samples(given), rtol=0.01, atol=1e-3)
     assert json.loads(metadata(path)["nescio.preprocessing"])["size"] == 16
     assert json.loads(metadata(path)["nescio.label_names"]) == ["red", "green", "blue"]
 

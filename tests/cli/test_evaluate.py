@@ -53,8 +53,8 @@ def test_a_detector_with_parameters_is_added_to_all(here, nescio):
     files = ("--id", "test.npy", "--ood", "objects.npy", "--bootstrap", "0", "--json")
     added = ("-d", "all", "-d", "top_k_joint_energy(k=2)", "-d", "msp")
     rows = [json.loads(nescio("eval", *files, *more)[1])["results"] for more in ((), added)]
-    everything, found = ([row["detector"] for row in of] for of in rows)
-    assert sorted(found) == sorted([*everything, "top_k_joint_energy(k=2)"])
+    everything, result = ([row["detector"] for row in of] for of in rows)
+    assert sorted(result) == sorted([*everything, "top_k_joint_energy(k=2)"])
 
 
 def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, nescio, succeeds, fails):
@@ -64,9 +64,9 @@ def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, nescio, suc
     assert "pass such outputs (--held-out)" in json.loads(out)["skipped"][name]
     code, out, err = nescio(*files, "-d", "msp", "-d", name, "--held-out", "val.npy")
     assert code == 0, err
-    found = json.loads(out)
-    assert found["skipped"] == {}
-    assert {row["detector"] for row in found["results"]} == {"msp", name}
+    result = json.loads(out)
+    assert result["skipped"] == {}
+    assert {row["detector"] for row in result["results"]} == {"msp", name}
     for option, twice in (("--id", "test.npy"), ("--train", "val.npy")):
         more = ("--train", "val.npy", "--held-out", twice)
         err = fails(*files, "-d", name, *more)
@@ -88,13 +88,13 @@ def test_choose_prints_the_ranking_and_writes_a_page(outputs, nescio, fails):
     written = ("--report", "chosen.html")
     code, out, err = nescio("choose", *outputs, *FEW, "-d", "odin", *written)
     assert (code, err) == (0, "")
-    found = json.loads(nescio("choose", *outputs, *FEW, "-d", "odin", "--json")[1])
-    assert {one["name"] for one in found["ranking"]} == {"joint_energy", "knn(k=3)"}
-    assert f"{found['pick']} *" in out
-    assert found["summary"] in out.replace("\n\n", "\n")
+    result = json.loads(nescio("choose", *outputs, *FEW, "-d", "odin", "--json")[1])
+    assert {item["name"] for item in result["ranking"]} == {"joint_energy", "knn(k=3)"}
+    assert f"{result['pick']} *" in out
+    assert result["summary"] in out.replace("\n\n", "\n")
     assert "left out odin: it reads odin_max, but" in out
     assert "saved chosen.html" in out
-    assert found["pick"] in Path("chosen.html").read_text("utf-8")
+    assert result["pick"] in Path("chosen.html").read_text("utf-8")
     assert "--force" in fails("choose", *outputs, *FEW, *written)
 
 
@@ -205,8 +205,8 @@ def test_mistakes_are_explained(mistake, arguments, reason):
 def test_the_texts_of_a_table_are_shown(nescio, succeeds, tmp_path):
     rng = np.random.default_rng(0)
     for name, shift in (("mine", 0.0), ("other", -1.0)):
-        rows = [f"{name} text {at}," + ",".join(f"{x:.4f}" for x in rng.normal(shift, 3, 4))
-                for at in range(60)]  # fmt: skip
+        rows = [f"{name} text {index}," + ",".join(f"{x:.4f}" for x in rng.normal(shift, 3, 4))
+                for index in range(60)]  # fmt: skip
         (tmp_path / f"{name}.csv").write_text("\n".join(["review,a,b,c,d", *rows]))
     given = ("report", "--id", tmp_path / "mine.csv", "--ood", tmp_path / "other.csv")
     target = tmp_path / "report.html"

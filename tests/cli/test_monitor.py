@@ -23,7 +23,7 @@ def files(tmp_path, monkeypatch, nescio):
     for day, shift in (("quiet", 0.0), ("strange", -1.5)):
         logits = rng.normal(-1, 2, (1200, 5))
         logits[:, [1, 3]] += shift
-        ids = [f"{day} {at}" for at in range(1200)]
+        ids = [f"{day} {index}" for index in range(1200)]
         ns.Outputs(logits, label_names=NAMES, ids=ids).save(f"{day}.safetensors")
         for suffix in ("csv", "jsonl"):
             arguments = ("tagger.nescio", f"{day}.safetensors", "-o", f"{day}.{suffix}")
@@ -133,7 +133,7 @@ def test_mistakes_give_1_and_a_reason(files, fails, arguments, reason):
 
 
 def test_json_has_the_latest_windows(files, nescio):
-    found = json.loads(nescio("monitor", "quiet.csv", *WITH, "--window", "10", "--json")[1])
-    assert "trace" not in found
-    assert found["n_windows"] == 120
-    assert [window["start"] for window in found["windows"]] == list(range(1000, 1200, 10))
+    result = json.loads(nescio("monitor", "quiet.csv", *WITH, "--window", "10", "--json")[1])
+    assert "trace" not in result
+    assert result["n_windows"] == 120
+    assert [window["start"] for window in result["windows"]] == list(range(1000, 1200, 10))

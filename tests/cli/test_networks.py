@@ -88,8 +88,8 @@ def test_training_data_of_ones_own_needs_no_split(succeeds, coco_tree, tmp_path,
     for part in ("train", "val"):
         files = sorted((root / f"{part}2014").iterdir())
         rows = [
-            f"coco/{part}2014/{file.name},{'red' if at % 2 else 'blue;green'}"
-            for at, file in enumerate(files)
+            f"coco/{part}2014/{file.name},{'red' if index % 2 else 'blue;green'}"
+            for index, file in enumerate(files)
         ]
         (tmp_path / f"{part}.csv").write_text("\n".join(["path,labels", *rows]) + "\n")
     (tmp_path / "train.toml").write_text(config())

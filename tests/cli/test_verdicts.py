@@ -162,23 +162,23 @@ def test_a_folder_or_a_pattern_is_one_input(here, nescio, rng, data):
     ns.JointEnergy().calibrate(held_out).save("x.nescio")
     logits = rng.normal(-3, 3, (90, 3))
     np.save("x.npy", logits)
-    for at in range(3):
-        place = Path("data", f"day={at + 9}")
+    for index in range(3):
+        place = Path("data", f"day={index + 9}")
         place.mkdir(parents=True)
-        frame = pandas.DataFrame(logits[30 * at : 30 * at + 30], columns=names)
+        frame = pandas.DataFrame(logits[30 * index : 30 * index + 30], columns=names)
         frame.assign(text="x").to_parquet(place / "part.parquet")
     code, out, err = nescio("score", "x.nescio", data, "-o", "y.csv")
     assert (code, err) == (0, "")
     assert "90 rows x 3 labels (cat, dog, bus); copied columns: text, day\n" in out
     nescio("score", "x.nescio", "x.npy", "-o", "clean.csv")
     rows, clean = (Path(name).read_text().splitlines() for name in ("y.csv", "clean.csv"))
-    days = ["day", *(str(9 + at // 30) for at in range(90))]
+    days = ["day", *(str(9 + index // 30) for index in range(90))]
     assert rows == [",".join(row) for row in zip(clean, ["text", *["x"] * 90], days, strict=True)]
-    found = json.loads(nescio("score", "x.nescio", data, "--json", "--keep", "day")[1])
-    assert (found["kept_columns"], found["ignored_columns"]) == (["day"], ["text"])
-    assert found["rows"][31]["day"] == 10
-    found = json.loads(nescio("score", "x.nescio", data, "--json", "--keep", "")[1])
-    assert (found["kept_columns"], sorted(found["ignored_columns"])) == ([], ["day", "text"])
+    result = json.loads(nescio("score", "x.nescio", data, "--json", "--keep", "day")[1])
+    assert (result["kept_columns"], result["ignored_columns"]) == (["day"], ["text"])
+    assert result["rows"][31]["day"] == 10
+    result = json.loads(nescio("score", "x.nescio", data, "--json", "--keep", "")[1])
+    assert (result["kept_columns"], sorted(result["ignored_columns"])) == ([], ["day", "text"])
 
 
 # --- explain --------------------------------------------------------------------------------------
@@ -206,9 +206,9 @@ def test_the_most_suspicious_input_or_a_chosen_one_is_explained_as_in_python(fil
     assert (code, out, err) == (0, f"row 7, {explanation[7]}\n", "")
     for options in (("--row", "3"), ("--id", "img3")):
         assert nescio(*command, *options)[1] == f"row 3, {explanation[3]}\n"
-    found = json.loads(nescio(*command, "--json")[1])
-    assert (found["row"], found["id"], found["in_distribution"]) == (7, "img7", False)
-    assert {label["label"] for label in found["labels"]} == set(NAMES)
+    result = json.loads(nescio(*command, "--json")[1])
+    assert (result["row"], result["id"], result["in_distribution"]) == (7, "img7", False)
+    assert {label["label"] for label in result["labels"]} == set(NAMES)
 
 
 def test_a_combination_is_explained_by_part(files, nescio):
@@ -268,7 +268,7 @@ def test_other_alphabets_and_control_characters(files, encoding):
 
 
 def test_info_reads_well(here, nescio):
-    names = [f"label {at}" for at in range(14)]
+    names = [f"label {index}" for index in range(14)]
     outputs = ns.Outputs(np.random.default_rng(0).normal(size=(1500, 14)), label_names=names)
     ns.TopKJointEnergy(k=2).calibrate(outputs).save("x.nescio")
     _, out, _ = nescio("info", "x.nescio")

@@ -45,7 +45,7 @@ def test_nothing_measured_is_better_than_the_best_in_hindsight(row, measured):
         if which_detector.inputs_of(name) <= row.reads:
             values = [measured[key].get(name) for key in row.sets]
             if all(values):
-                means = [sum(one.values()) / len(one) for one in values]
+                means = [sum(item.values()) / len(item) for item in values]
                 sums[name] = sum(means) / len(means)
     assert f"{min(sums.values()):.1f}" == f"{shown:.1f}"
 
@@ -56,8 +56,8 @@ def test_rows_on_few_and_many_labels_are_measured_on_such_sets(measured):
     for sets, same in ((which_detector.FEW_LABELS, True), (which_detector.MANY_LABELS, False)):
         both = [measured[key] for key in sets if top_20 in measured[key]]
         assert len(both) > 9
-        for found in both:
-            assert (found[top_20] == found["joint_energy"]) == same
+        for result in both:
+            assert (result[top_20] == result["joint_energy"]) == same
 
 
 def test_the_claims_on_the_default_are_those_of_the_committed_results():
@@ -81,9 +81,9 @@ def test_compared_with_shows_the_committed_results():
     rendered = compared.render(json.loads(compared.RESULTS.read_text("utf-8")))
     versions, *_ = rendered.splitlines()
     assert versions in page
-    found = tables(rendered)
-    assert len(found) == 2
-    for table in found:
+    result = tables(rendered)
+    assert len(result) == 2
+    for table in result:
         assert table in page, f"expected:\n{table}"
 
 
@@ -100,5 +100,5 @@ def test_methods_that_two_libraries_share_agree():
         ("relative_mahalanobis(normalise=false), one class", ("pytorch-ood", "RMD")),
     ):
         for ood in ("unseen", "photos", "noise"):
-            for one, other in zip(rows["nescio", ours][ood], rows[theirs][ood], strict=True):
-                assert one == pytest.approx(other, abs=0.25), (ours, theirs)
+            for item, other in zip(rows["nescio", ours][ood], rows[theirs][ood], strict=True):
+                assert item == pytest.approx(other, abs=0.25), (ours, theirs)

@@ -61,19 +61,19 @@ WITH_A_COMMAND = {name for names in COMMANDS.values() for name in names.split()}
 
 def public() -> dict[str, list[str]]:
     """The public classes and functions by module."""
-    found = {}
+    result = {}
     for page in REFERENCE:
         for module in re.findall(r"^## (nescio\.[\w.]+)", page.read_text("utf-8"), re.M):
             loaded = importlib.import_module(module)
             names = getattr(loaded, "__all__", ())
             things = ((name, getattr(loaded, name)) for name in names)
-            found[module] = [
+            result[module] = [
                 name
                 for name, thing in things
                 if (inspect.isclass(thing) or inspect.isfunction(thing))
                 and not (inspect.isclass(thing) and issubclass(thing, NescioError | NescioWarning))
             ]
-    return found
+    return result
 
 
 PUBLIC = public()
@@ -106,11 +106,3 @@ def test_what_returns_a_result_has_an_example():
         for maker, names in makers.items():
             assert set(names.split()) <= set(PUBLIC[module]), names
             assert shown_in_a_page(maker) or has_example(module, maker), maker
-
-
-def test_what_is_a_command_is_shown_as_a_command():
-    for page, names in COMMANDS.items():
-        text = (ROOT / "docs" / page).read_text("utf-8")
-        assert re.search(r"nescio (bench|data|train|tune|extract|score)", text), page
-        for name in names.split():
-            assert any(name in found for found in PUBLIC.values()), name

@@ -68,7 +68,7 @@ def colours(browser) -> int:
 def test_the_footer_and_the_configuration_name_this_version(site):
     pages = [path.read_text("utf-8") for path in site.rglob("*.html")]
     shown = [re.search(r"nescio ([\d.]+\d)\. Licence", page) for page in pages]
-    assert {found[1] for found in shown if found} == {__version__}
+    assert {result[1] for result in shown if result} == {__version__}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -81,9 +81,9 @@ def test_the_first_screen_shows_a_picture_and_a_verdict(site, browser, scheme):
             " e.getBoundingClientRect().height, e.getBoundingClientRect().bottom]))"
         )
     )
-    first = [one for one in shown if one[3] > 0 and one[4] < 900]
-    assert [one[2] > 0 for one in first if one[0] == "IMG"] == [True]
-    assert any("OUT" in one[1] for one in first)
+    first = [item for item in shown if item[3] > 0 and item[4] < 900]
+    assert [item[2] > 0 for item in first if item[0] == "IMG"] == [True]
+    assert any("OUT" in item[1] for item in first)
     assert browser.noise == []
     assert all(asked.startswith(("file:", "data:")) for asked in browser.requested)
     assert colours(browser) > 50
@@ -138,7 +138,7 @@ def test_versions_are_listed_newest_first(tmp_path):
         (tmp_path / name / "index.html").touch()
     assert write_index(tmp_path) == ["0.10.0", "0.9.0", "0.2.0"]
     listed = json.loads((tmp_path / "versions.json").read_text("utf-8"))
-    assert [one["version"] for one in listed] == ["0.10.0", "0.9.0", "0.2.0"]
+    assert [item["version"] for item in listed] == ["0.10.0", "0.9.0", "0.2.0"]
     assert "0.10.0/index.html" in (tmp_path / "index.html").read_text("utf-8")
     config = versioned((ROOT / "zensical.toml").read_text("utf-8"), "build/docs/0.10.0")
     assert '\nsite_dir = "build/docs/0.10.0"\n' in config

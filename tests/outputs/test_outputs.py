@@ -329,22 +329,3 @@ def test_without_names_only_the_number_counts(named):
         unnamed.predict(np.zeros((3, 7)))
     with pytest.raises(ShapeError, match=r"^the detector was made for 6 labels, got 7\.$"):
         unnamed.predict(ns.Outputs(np.zeros((3, 7))))
-
-
-def test_columns_of_an_array_of_ones_own_are_unknown(named):
-    class Own(ns.Detector):
-        """Reads an array that nescio knows nothing about."""
-
-        name = "own"
-        scores_from = ("mine",)
-
-        def _score(self, arrays):
-            return arrays.mine[:, 0]
-
-    given = replace(named, arrays={"mine": named.logits})
-    detector = Own().calibrate(given)
-    detector.predict(given)
-    turned = replace(given, label_names=given.label_names[::-1])
-    with pytest.raises(InputError, match="does not know which columns of 'mine' belong to which"):
-        detector.predict(turned)
-    ns.JointEnergy().calibrate(given).predict(turned)  # which does not read it

@@ -242,10 +242,10 @@ def test_files_of_other_folders_are_named(tmp_path, table):
 def test_missing_files_are_explained(tmp_path, table):
     for address, reason in {
         tmp_path / "x.parquet": "there is no file",
-        tmp_path / "*.parquet": "no file matches",
-        tmp_path: "is a folder without .parquet",
+        tmp_path / "*.parquet": "matches no .parquet",
+        tmp_path: "matches no .parquet",
         "memory://nothing/x.parquet": "there is no file memory:",
-        "memory://nothing/*.parquet": "no file matches memory:",
+        "memory://nothing/*.parquet": "nothing/.* matches no .parquet",
         "nosuch://x/y.parquet": "cannot read .nosuch:",
     }.items():
         with pytest.raises(FileError, match=reason):
@@ -337,7 +337,7 @@ def test_blocks_of_large_rows_are_small():
 def test_a_folder_with_two_kinds_of_files_is_no_input(tmp_path, table):
     write_parquet(table.select(LABELS), tmp_path / "a.parquet")
     write_arrow(table.select(LABELS), tmp_path / "b.arrow")
-    with pytest.raises(FileError, match=r"with \.arrow and \.parquet files.*Name a pattern"):
+    with pytest.raises(FileError, match=r"matches \.arrow and \.parquet files.*Name a pattern"):
         OutputsStream(tmp_path)
     (tmp_path / "b.arrow").rename(tmp_path / "_b.arrow")
     assert OutputsStream(tmp_path).n_rows == len(table)

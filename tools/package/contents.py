@@ -12,8 +12,8 @@ _NOT_IN_SDIST = ("tests", "benchmarks", "docs", "site", "build", ".github", ".ci
 
 def check(root: Path, wheel: Path, sdist: Path, other: Path) -> None:
     """Check a wheel, its sdist, and the wheel in `other`, which was built without the sdist."""
-    found = _members(wheel)
-    package = {name: crc for name, crc in found.items() if not name.startswith(_info(wheel))}
+    result = _members(wheel)
+    package = {name: crc for name, crc in result.items() if not name.startswith(_info(wheel))}
     source = {
         path.relative_to(root / "src").as_posix()
         for path in (root / "src" / "nescio").rglob("*")
@@ -21,11 +21,11 @@ def check(root: Path, wheel: Path, sdist: Path, other: Path) -> None:
     }
     _same(f"{wheel.name} and src", set(package), source)
     licence = {f"{_info(wheel)}/licenses/LICENSE"}
-    _same("the licence", licence & set(found), licence)
+    _same("the licence", licence & set(result), licence)
     [direct] = other.glob("*.whl")
     _same(
         "the wheel of the sdist and of the source",
-        set(found.items()),
+        set(result.items()),
         set(_members(direct).items()),
     )
     with tarfile.open(sdist) as archive:
@@ -42,7 +42,7 @@ def _info(wheel: Path) -> str:
 
 def _members(wheel: Path) -> dict[str, int]:
     with zipfile.ZipFile(wheel) as archive:
-        return {one.filename: one.CRC for one in archive.infolist()}
+        return {item.filename: item.CRC for item in archive.infolist()}
 
 
 def _same(what: str, found: set, expected: set) -> None:

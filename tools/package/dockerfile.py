@@ -23,16 +23,16 @@ class Instruction(NamedTuple):
 
 def instructions(file: Path) -> list[Instruction]:
     """Return all instructions of a Dockerfile."""
-    stage, found = -1, []
+    stage, result = -1, []
     for line in file.read_text("utf-8").replace("\\\n", " ").splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         name, _, rest = line.partition(" ")
         stage += name == "FROM"
-        found.append(Instruction(stage, name, re.sub(r"^(--\S+ )+", "", rest)))
-    return found
+        result.append(Instruction(stage, name, re.sub(r"^(--\S+ )+", "", rest)))
+    return result
 
 
 def last(found: list[Instruction], name: str) -> Instruction:
     """Return the last instruction of a name, which is the one that counts."""
-    return [one for one in found if one.name == name][-1]
+    return [item for item in found if item.name == name][-1]

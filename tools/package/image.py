@@ -40,7 +40,7 @@ class Image:
         self._root = root
         self._folder = folder
         self._lines = instructions(root / "deploy" / "Dockerfile")
-        self._steps = [one.rest for one in self._lines if one.stage == 0 and one.name == "RUN"]
+        self._steps = [item.rest for item in self._lines if item.stage == 0 and item.name == "RUN"]
         self.environment = folder / "opt" / "nescio"
         self.python = self.environment / "bin" / "python"
 
@@ -125,7 +125,7 @@ class Image:
     def _as_in_container(self) -> dict[str, Any]:
         """Return the folder and the variables of the container; home and /tmp are empty folders."""
         stated = last(self._lines, "ENV").rest.split()
-        variables = dict(one.split("=") for one in stated if not one.startswith("PATH="))
+        variables = dict(item.split("=") for item in stated if not item.startswith("PATH="))
         home = dict.fromkeys(("HOME", "TMPDIR"), str(self._folder / "empty-home"))
         path = os.pathsep.join([str(self.environment / "bin"), os.environ["PATH"]])
         return {"cwd": self._folder / "models", "env": {**variables, **home, "PATH": path}}
@@ -140,8 +140,8 @@ class Image:
 
     def _here(self, word: str) -> str:
         """Return a word of a command, with the folders of the image replaced."""
-        found = [one for one in _FOLDERS if word.startswith(one)]
-        return f"{self._folder}{word}" if found else word
+        result = [item for item in _FOLDERS if word.startswith(item)]
+        return f"{self._folder}{word}" if result else word
 
     @staticmethod
     def _copy(source: Path, target: Path) -> None:

@@ -50,7 +50,7 @@ def readme_example(text: str) -> None:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(source, "README.md", "exec"), {"__name__": "__main__"})
-    lines = [re.sub(r"\d+\.\d+", "#", one).split() for one in (printed.getvalue(), shown)]
+    lines = [re.sub(r"\d+\.\d+", "#", item).split() for item in (printed.getvalue(), shown)]
     check(lines[0] == lines[1], f"the README's first example prints:\n{printed.getvalue()}")
 
 
@@ -63,8 +63,8 @@ def commands() -> None:
     succeeds("score tagger.nescio ood.npy -o scored.csv")
     rows = Path("scored.csv").read_text("utf-8").splitlines()
     check(len(rows) == 51 and "score" in rows[0], "scored.csv has one row per input")
-    found = json.loads(succeeds("eval --id new.npy --ood ood.npy --detector joint_energy --json"))
-    check("joint_energy" in json.dumps(found), "eval prints JSON")
+    result = json.loads(succeeds("eval --id new.npy --ood ood.npy --detector joint_energy --json"))
+    check("joint_energy" in json.dumps(result), "eval prints JSON")
     check("energy" in succeeds("explain tagger.nescio ood.npy"), "explain explains")
     check("0.95" in succeeds("info tagger.nescio"), "info says what was promised")
     check("mahalanobis" in succeeds("detectors"), "detectors lists the detectors")

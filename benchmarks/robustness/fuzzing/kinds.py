@@ -156,8 +156,8 @@ def _changed_array(array: Any, dice: random.Random) -> Any:
 def change_json(data: bytes, dice: random.Random) -> bytes:
     """Change entries of one of the JSON values, one per line, or of the only one."""
     lines = data.decode().splitlines() if data.count(b"}\n{") else [data.decode()]
-    at = dice.randrange(len(lines))
-    lines[at] = json.dumps(mutated_json(json.loads(lines[at]), dice))
+    index = dice.randrange(len(lines))
+    lines[index] = json.dumps(mutated_json(json.loads(lines[index]), dice))
     return "\n".join(lines).encode("utf-8", "surrogatepass")
 
 
@@ -167,7 +167,7 @@ def change_json(data: bytes, dice: random.Random) -> bytes:
 def outputs_facts(outputs: Outputs) -> object:
     """Return all that outputs hold."""
     arrays = {name: outputs.get(name) for name in outputs.names if name != "head"}
-    plain = {name: (one.dtype.str, one.shape, one.tobytes()) for name, one in arrays.items()}
+    plain = {name: (item.dtype.str, item.shape, item.tobytes()) for name, item in arrays.items()}
     head = None if outputs.head is None else (*outputs.head.weight.flat, *outputs.head.bias)
     ids = None if outputs.ids is None else outputs.ids.tolist()
     kept = {name: column.tolist() for name, column in outputs.kept.items()}
@@ -181,7 +181,7 @@ def _example(rng: np.random.Generator, n: int = 12) -> Outputs:
         features=features,
         arrays={"penultimate": features},
         labels=rng.integers(0, 2, (n, 3)),
-        ids=[f"é{at}" for at in range(n)],
+        ids=[f"é{index}" for index in range(n)],
         label_names=["cat", "dog", "bird"],
         manifest={"split": "val", "n": 3},
         kept={"time": np.arange(n), "who": np.array(["a"] * n, object)},
@@ -246,7 +246,7 @@ def detector_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
         ns.LocalOutlierFactor(n_neighbors=3).fit(train).calibrate(held_out),
         ns.LabelNeighbours(k=3).fit(train).calibrate(held_out),
     ]
-    saved = tuple(_saved(one.save, folder, "x.nescio") for one in fitted)
+    saved = tuple(_saved(item.save, folder, "x.nescio") for item in fitted)
     probe = _example(np.random.default_rng(5), 6)
 
     def verdicts(path: Path) -> object:
@@ -308,7 +308,7 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
 
     def tensors(path: Path) -> object:
         found = read_state_dict(path)
-        return {name: (str(one.dtype), one.tolist()) for name, one in found.items()}
+        return {name: (str(item.dtype), item.tolist()) for name, item in found.items()}
 
     yield Kind("state dict .pth", ".pth", pth, tensors)
     grid = (Setting("odin", "max", 0.001, 10.0, 0.5), Setting("mahalanobis", "sum", 0.0, None, 0.4))
@@ -318,9 +318,9 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     def steps(path: Path) -> object:
         found = Tuning.load(path)
         found.check_model("ab" * 32, "pooled")
-        for one in found.best:
+        for item in found.best:
             inputs = torch.ones(2, 3)
-            scored = (inputs - one.epsilon) / (one.temperature or 1.0)
+            scored = (inputs - item.epsilon) / (item.temperature or 1.0)
             assert torch.isfinite(scored).all(), "not finite after the step"
         return found.chosen(), found.directions
 
@@ -335,6 +335,37 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     )
     tune = b'images = 10\nsynthetic = ["jigsaw"]\n[odin]\nlabel = "top"\nepsilons = [0.0, 0.1]\n'
     yield Kind("tuning .toml", ".toml", (tune,), lambda path: asdict(TuneSettings.from_toml(path)))
+
+
+def folder_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
+    """The estimator and the tokenizer of a model's folder."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from nescio import wrap
+    from nescio.integrations.hugging_face import read_estimator, write_estimator
+    from nescio.models.texts import NAMES, TextTokenizer
+
+    rows = rng.normal(size=(40, 3))
+    model = OneVsRestClassifier(LogisticRegression()).fit(rows, rows > 0)
+    estimator = (_saved(partial(write_estimator, model), folder, "x.skops"),)
+
+    def logits(path: Path) -> object:
+        return wrap(read_estimator(path, ())).outputs(rows).logits.tolist()
+
+    yield Kind("estimator .skops", ".skops", estimator, logits)
+    words = {name: number for number, name in enumerate(("[PAD]", "[UNK]", "red", "cat"))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.enable_truncation(8)
+    content = (tokenizer.to_str().encode(),)
+
+    def tokens(path: Path) -> object:
+        return TextTokenizer(path, NAMES)(["red cat", "dog"])
+
+    yield Kind("tokenizer.json", ".json", content, tokens)
+    yield Kind("tokenizer.json, entries", ".json", content, tokens, change=change_json)
 
 
 def benchmark_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
@@ -393,7 +424,7 @@ def benchmark_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
 
     def scores(path: Path) -> object:
         read = load_evidence(path)
-        values = {name: (one.id_scores, one.ood_scores) for name, one in read.scores.items()}
+        values = {name: (item.id_scores, item.ood_scores) for name, item in read.scores.items()}
         return values, read.seed, read.id_name, outputs_facts(read.id_outputs)
 
     yield Kind("evidence", ".safetensors", stored, scores, hashed=True)
@@ -508,7 +539,7 @@ def _scored(decode: Callable[..., Outputs]) -> Callable[[str, bytes], object]:
 def _named(decode: Callable[..., Any]) -> Callable[[str, bytes], object]:
     def decoded(kind: str, data: bytes) -> object:
         found = decode(kind, data)
-        return {name: (one.dtype.str, one.shape, one.tobytes()) for name, one in found.items()}
+        return {name: (item.dtype.str, item.shape, item.tobytes()) for name, item in found.items()}
 
     return decoded
 
@@ -517,6 +548,7 @@ MAKERS = (
     output_kinds,
     detector_kinds,
     network_kinds,
+    folder_kinds,
     benchmark_kinds,
     image_kinds,
     body_kinds,

@@ -81,9 +81,9 @@ def _flip_late(data: bytes, dice: random.Random) -> bytes:
 
 
 def _set_bytes(data: bytes, dice: random.Random) -> bytes:
-    at = dice.randrange(len(data) + 1)
+    index = dice.randrange(len(data) + 1)
     piece = dice.choice((b"\0", b"\xff", b"\x7f", b"\x80")) * dice.choice((1, 2, 4, 8))
-    return data[:at] + piece + data[at + len(piece) :]
+    return data[:index] + piece + data[index + len(piece) :]
 
 
 def _cut(data: bytes, dice: random.Random) -> bytes:
@@ -91,38 +91,38 @@ def _cut(data: bytes, dice: random.Random) -> bytes:
 
 
 def _remove(data: bytes, dice: random.Random) -> bytes:
-    at = dice.randrange(len(data) + 1)
-    return data[:at] + data[at + dice.choice((1, 2, 8, 100)) :]
+    index = dice.randrange(len(data) + 1)
+    return data[:index] + data[index + dice.choice((1, 2, 8, 100)) :]
 
 
 def _insert(data: bytes, dice: random.Random) -> bytes:
-    at = dice.randrange(len(data) + 1)
-    return data[:at] + dice.choice(TOKENS) + data[at:]
+    index = dice.randrange(len(data) + 1)
+    return data[:index] + dice.choice(TOKENS) + data[index:]
 
 
 def _repeat(data: bytes, dice: random.Random) -> bytes:
-    at = dice.randrange(len(data) + 1)
-    piece = data[at : at + dice.choice((1, 10, 100))]
-    return data[:at] + piece * dice.choice((2, 3, 50)) + data[at:]
+    index = dice.randrange(len(data) + 1)
+    piece = data[index : index + dice.choice((1, 10, 100))]
+    return data[:index] + piece * dice.choice((2, 3, 50)) + data[index:]
 
 
 def _number(data: bytes, dice: random.Random) -> bytes:
     """Replace a number in the text by something else."""
-    found = list(_NUMBER.finditer(data[:20_000]))
-    if not found:
+    result = list(_NUMBER.finditer(data[:20_000]))
+    if not result:
         return _insert(data, dice)
-    one = dice.choice(found)
-    return data[: one.start()] + dice.choice(TOKENS) + data[one.end() :]
+    item = dice.choice(result)
+    return data[: item.start()] + dice.choice(TOKENS) + data[item.end() :]
 
 
 def _nest(data: bytes, dice: random.Random) -> bytes:
     opened, closed = dice.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"(", b")")))
     depth = dice.choice((3, _DEPTH))
-    found = list(_NUMBER.finditer(data[:20_000]))
-    if not found:
+    result = list(_NUMBER.finditer(data[:20_000]))
+    if not result:
         return opened * depth + data + closed * depth
-    one = dice.choice(found)
-    return data[: one.start()] + opened * depth + one[0] + closed * depth + data[one.end() :]
+    item = dice.choice(result)
+    return data[: item.start()] + opened * depth + item[0] + closed * depth + data[item.end() :]
 
 
 def _noise(data: bytes, dice: random.Random) -> bytes:

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -222,26 +222,16 @@ def find_files(address: str | Path) -> Files:
             paths = [file for file in system.glob(path) if not system.isdir(file)]
         else:
             raise FileError(f"there is no file {text}.")
-    _check_kinds(text, paths, is_folder=root == path)
-    return Files(text, tuple(sorted(paths, key=_natural)), root, system if remote else None)
-
-
-def _check_kinds(address: str, paths: Sequence[str], *, is_folder: bool) -> None:
-    """Raise unless there are files, all of one kind of which several can be one input."""
     suffixes = sorted(set(map(_suffix, paths)))
     if not paths:
-        raise FileError(
-            f"{address} is a folder without {' or '.join(MANY)} files."
-            if is_folder
-            else f"no file matches {address}."
-        )
+        raise FileError(f"{text} matches no {' or '.join(MANY)} files.")
     if len(suffixes) > 1 or suffixes[0] not in MANY:
-        what = "is a folder with" if is_folder else "matches"
         raise FileError(
-            f"{address} {what} {' and '.join(suffixes)} files. The files of an input must be of "
-            f"one kind: {' or '.join(MANY)}. Name a pattern that matches only these, such as "
+            f"{text} matches {' and '.join(suffixes)} files. The files of an input must be of one "
+            f"kind: {' or '.join(MANY)}. Name a pattern that matches only these, such as "
             "'data/*.parquet'."
         )
+    return Files(text, tuple(sorted(paths, key=_natural)), root, system if remote else None)
 
 
 def _suffix(path: str) -> str:

@@ -178,7 +178,7 @@ class Outputs(Result):
             logits=logits,
             features=None if features is None else as_matrix(features, "features", row_ids),
             labels=None if labels is None else as_multi_hot(labels, n_labels, names, row_ids),
-            ids=None if ids is None else as_ids(ids),
+            ids=None if ids is None else id_array(ids),
             label_names=names,
             manifest=deepcopy(dict(manifest or {})),  # it may hold lists and dicts
             head=head,
@@ -476,7 +476,7 @@ def as_column(name: str, values: Any) -> Array:
     return array
 
 
-def as_ids(ids: Any) -> NDArray[np.str_]:
+def id_array(ids: Any) -> NDArray[np.str_]:
     """Return ids as strings; raise unless they have one dimension."""
     array = np.asarray(ids, dtype=np.object_)
     if array.ndim != 1:

@@ -107,6 +107,7 @@ def test_missing_folders_are_named(tmp_path, tree):
         (b'{"images": 3, "categories": []}', "is not an MS-COCO annotation file"),
         (b'{"images": [{"id": 1}], "categories": []}', "an entry has no 'file_name'"),
         (b'{"images": [{"id": 1.5, "file_name": "a"}], "categories": []}', "is not an MS-COCO"),
+        (b'{"images": [], "categories": [{"id": 1, "name": null}]}', "a name is no text"),
         (b'{"images": [7], "categories": []}', "is not an MS-COCO annotation file"),
     ],
 )

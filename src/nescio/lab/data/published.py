@@ -97,12 +97,8 @@ def _parse_coco(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[
         ) from error
     try:
         images, categories = content["images"], content["categories"]
-        files = {operator.index(image["id"]): str(image["file_name"]) for image in images}
-        names = dict(
-            sorted(
-                (operator.index(category["id"]), str(category["name"])) for category in categories
-            )
-        )
+        files = {operator.index(image["id"]): image["file_name"] for image in images}
+        names = {operator.index(category["id"]): category["name"] for category in categories}
         annotations = [  # image_info files have none
             (operator.index(entry["image_id"]), operator.index(entry["category_id"]))
             for entry in content.get("annotations", [])
@@ -110,9 +106,11 @@ def _parse_coco(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[
     except (AttributeError, KeyError, TypeError) as error:
         lacks = f": an entry has no {error}" if isinstance(error, KeyError) else ""
         raise DatasetError(f"{file} is not an MS-COCO annotation file{lacks}.") from error
+    if not all(isinstance(name, str) for name in (*files.values(), *names.values())):
+        raise DatasetError(f"{file} is not an MS-COCO annotation file: a name is no text.")
     if len(files) != len(images) or len(set(names.values())) != len(categories):
         raise DatasetError(f"{file}: two images or categories have the same id or name.")
-    return files, names, annotations
+    return files, dict(sorted(names.items())), annotations
 
 
 # --- PASCAL-VOC 2012 ------------------------------------------------------------------------------
