@@ -16,6 +16,8 @@ import pytest
 pytest.importorskip("torchvision")
 pytest.importorskip("pyarrow")
 pytest.importorskip("starlette")
+pytest.importorskip("skops")
+pytest.importorskip("tokenizers")
 
 from fixtures.rewriting import write_valid
 from nescio import Outputs

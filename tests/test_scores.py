@@ -234,8 +234,10 @@ def test_no_rows_give_no_scores():
     assert scores.joint_energy(np.zeros((0, 5))).shape == (0,)
 
 
-def test_integers_and_lists_are_taken():
+def test_integers_and_lists_are_taken_and_terms_of_any_shape():
     assert scores.max_logit([[1, 2], [3, 0]]).tolist() == [2.0, 3.0]
+    for term in (scores.label_energy, scores.label_prob):
+        assert term(0.5) == term([0.5])[0] == term([[[0.5]]])[0, 0, 0]
 
 
 # --- kernels ---

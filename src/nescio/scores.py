@@ -331,16 +331,17 @@ def msp(logits: ArrayT) -> ArrayT:
 
 def _softplus(f: FloatArray) -> FloatArray:
     """Compute log(1 + exp(f)) as max(f, 0) + log1p(exp(-|f|)), without overflow or cancellation."""
-    result: FloatArray = np.abs(f)
+    result: FloatArray = np.asarray(np.abs(f))
     np.exp(np.negative(result, out=result), out=result)
     np.log1p(result, out=result)
     result += np.maximum(f, 0)
     return result
 
 
-def _sigmoid(f: FloatArray) -> FloatArray:
+def _sigmoid(f: FloatArray, out: FloatArray | None = None) -> FloatArray:
     """Compute 1 / (1 + exp(-f)); where exp(-f) overflows, 1 / infinity = 0 is correct."""
-    result: FloatArray = np.exp(np.negative(f))
+    result: FloatArray = np.asarray(np.negative(f, out=out))
+    np.exp(result, out=result)
     result += 1
     return np.reciprocal(result, out=result)
 
@@ -413,11 +414,7 @@ def _logit_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
 
 def _prob_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
     """Sum the label probabilities."""
-    np.negative(rows, out=work)
-    np.exp(work, out=work)
-    work += 1
-    np.reciprocal(work, out=work)
-    _sum_rows(work, result)
+    _sum_rows(_sigmoid(rows, out=work), result)
 
 
 def _softmax_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
@@ -637,9 +634,9 @@ def like(array: Any, x: Any) -> Any:
 
 
 def largest(x: Any, k: int) -> Any:
-    """Return the k largest values of each row (all if there are fewer), the smallest one first.
+    """Return the k largest values of each row (all if there are fewer).
 
-    The rest of them is in no particular order.
+    The smallest of them comes first; the order of the rest is undefined.
 
     Examples
     --------

@@ -337,6 +337,37 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     yield Kind("tuning .toml", ".toml", (tune,), lambda path: asdict(TuneSettings.from_toml(path)))
 
 
+def folder_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
+    """The estimator and the tokenizer of a model's folder."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from nescio import wrap
+    from nescio.integrations.hugging_face import read_estimator, write_estimator
+    from nescio.models.texts import NAMES, TextTokenizer
+
+    rows = rng.normal(size=(40, 3))
+    model = OneVsRestClassifier(LogisticRegression()).fit(rows, rows > 0)
+    estimator = (_saved(partial(write_estimator, model), folder, "x.skops"),)
+
+    def logits(path: Path) -> object:
+        return wrap(read_estimator(path, ())).outputs(rows).logits.tolist()
+
+    yield Kind("estimator .skops", ".skops", estimator, logits)
+    words = {name: number for number, name in enumerate(("[PAD]", "[UNK]", "red", "cat"))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.enable_truncation(8)
+    content = (tokenizer.to_str().encode(),)
+
+    def tokens(path: Path) -> object:
+        return TextTokenizer(path, NAMES)(["red cat", "dog"])
+
+    yield Kind("tokenizer.json", ".json", content, tokens)
+    yield Kind("tokenizer.json, entries", ".json", content, tokens, change=change_json)
+
+
 def benchmark_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     """Specs, result lines, evidence and lists of data sets."""
     from nescio.lab.benchmark.results import (
@@ -517,6 +548,7 @@ MAKERS = (
     output_kinds,
     detector_kinds,
     network_kinds,
+    folder_kinds,
     benchmark_kinds,
     image_kinds,
     body_kinds,

@@ -1,8 +1,9 @@
-"""Search among training samples that are kept, and the detectors that are made of it.
+"""Nearest-neighbour search among stored training samples, and the detectors that use it.
 
-Products choose candidates, because BLAS computes them fast; distances from differences in float64
-decide, and of equal ones the first. So neither the batch nor the order in which a processor adds
-changes a distance, unless more samples than the spare candidates are as near up to rounding.
+Matrix products select candidates, because BLAS computes them fast. Distances from differences in
+float64 then decide; of tied samples, the first is the nearest. So a distance depends neither on the
+batch nor on the order of summation, unless more samples than the spare candidates are tied up to
+rounding.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._validation import Array, FloatArray, checked_whole
-from nescio.detectors import inputs as reading
 from nescio.detectors.features import FeatureDetector, row_blocks, unit_rows
-from nescio.detectors.inputs import Arrays
+from nescio.detectors.inputs import Arrays, usable_rows
 from nescio.errors import (
     InputError,
     MissingInputError,
@@ -38,10 +38,8 @@ def nearest(bank: FloatArray, inputs: FloatArray, k: int) -> tuple[NDArray[np.fl
     direction: every distance is sqrt(2), as at right angles, and every position is -1.
     """
     n_candidates = min(k + _SPARE, len(bank))
-    all_distances, positions = (
-        np.full((len(inputs), k), np.sqrt(2.0)),
-        np.full((len(inputs), k), -1),
-    )
+    all_distances = np.full((len(inputs), k), np.sqrt(2.0))
+    positions = np.full((len(inputs), k), -1)
     directed = np.flatnonzero(inputs.any(1))
     for block in row_blocks(len(directed), max(len(bank), n_candidates * bank.shape[1])):
         rows = directed[block]
@@ -172,7 +170,7 @@ class NearestNeighbours(BankDetector):
                 f"{self.name} keeps, got {n}."
             )
         inputs: FloatArray = arrays[self.layer]
-        usable = reading.usable_rows(arrays, self)
+        usable = usable_rows(arrays, self)
         if usable is not None:
             inputs = np.where(usable[:, None], inputs, 0.0)
         _, positions = nearest(self.bank_, inputs, n)
