@@ -191,9 +191,3 @@ def test_a_part_of_an_assessment_keeps_its_calibration(results):
     other = results["few verdicts"]
     assert other.calibration is assessment.calibration
     assert ns.Assessment.concat([assessment, results["fdr"]]).calibration is None
-
-
-def test_a_detector_has_the_html_of_scikit_learn(results):
-    html = ns.JointEnergy(tpr=0.9)._repr_html_()
-    assert "JointEnergy" in html
-    assert "tpr" in html

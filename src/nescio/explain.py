@@ -484,10 +484,6 @@ class Explanation(ExplainedVerdicts):
         terms[np.isnan(logits) | np.isposinf(logits)] = np.nan
         return cls(how=how, terms=terms, medians=labels, rank_medians=ranks, **verdicts)
 
-    def named(self, ids: Any, label_names: tuple[str, ...] | None, index: Any = None) -> Self:
-        """Return a copy with the ids and the index of the samples and the names of the labels."""
-        return replace(self, ids=ids, label_names=label_names, index=index)
-
     @property
     def shares(self) -> Floats:
         """The share of each label in the score, (n_samples, n_labels); see `LabelTerm.share`."""
@@ -552,11 +548,6 @@ class PartsExplanation(ExplainedVerdicts):
     shares: Floats
     explanations: tuple[Explanation | PartsExplanation | None, ...]
     nearest: tuple[Array | None, ...]
-
-    def named(self, ids: Any, label_names: tuple[str, ...] | None, index: Any = None) -> Self:
-        """Return a copy with the ids and the index of the samples and the names of the labels."""
-        named = tuple(e and e.named(ids, label_names, index) for e in self.explanations)
-        return replace(self, ids=ids, explanations=named, index=index)
 
     def with_train_ids(self, train_ids: Sequence[str] | NDArray[np.str_]) -> Self:
         """Return a copy that names the nearest training samples by their ids.

@@ -1,6 +1,5 @@
 """Several detectors as one: p-values, rules, what is promised, and the default."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
-from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import nescio as ns
@@ -32,7 +30,6 @@ from nescio.errors import (
     InputError,
     MissingInputError,
     ParameterError,
-    ProbabilitiesError,
 )
 
 LOGIT_PARTS = ("joint_energy", "top_k_joint_energy(k=3)")
@@ -291,18 +288,6 @@ def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
-def test_parameters_survive_clone_and_file(logits, tmp_path):
-    detector = ns.Combined(
-        ["joint_energy", ns.TopKLogit(k=4)], weights=[2, 1.5], rule="cauchy"
-    ).calibrate(logits)
-    detector.save(tmp_path / "x.nescio")
-    loaded = ns.load(tmp_path / "x.nescio")
-    for other in (clone(detector), loaded):
-        assert saving.plain_params(other) == saving.plain_params(detector)
-    assert json.loads(json.dumps(saving.plain_params(loaded)))["detectors"][1]["params"]["k"] == 4
-    np.testing.assert_array_equal(loaded.assess(logits).p_values, detector.assess(logits).p_values)
-
-
 def damaged(detector, path, monkeypatch, change):
     """Save the detector with a changed description, as a file from elsewhere may be."""
     to_file = saving._to_file
@@ -403,13 +388,6 @@ def test_groups_and_outputs_with_names(tmp_path):
     new = make_outputs(40, seed=2)
     turned = replace(new.select_labels(new.label_names[::-1]), arrays={})
     np.testing.assert_allclose(detector.score_samples(turned), detector.score_samples(new))
-
-
-def test_probabilities_are_refused_and_converted(rng):
-    probs = rng.random((400, 6))
-    with pytest.raises(ProbabilitiesError):
-        ns.Combined(LOGIT_PARTS).calibrate(probs)
-    ns.Combined(LOGIT_PARTS).calibrate(probs, from_probs=True).assess(probs, from_probs=True)
 
 
 def outputs(n, seed=0, **without):

@@ -9,7 +9,7 @@ import nescio as ns
 from fixtures.own_detectors import Neighbours, ReAct, Together
 from nescio.checks import check_detector, make_outputs
 from nescio.detectors import DETECTORS
-from nescio.errors import FileFormatError, MissingInputError
+from nescio.errors import MissingInputError
 from nescio.metrics.comparison import compare_outputs
 
 OWN = (Neighbours, ReAct, Together)
@@ -81,17 +81,6 @@ def test_parts_of_a_combination_may_have_parameters_and_own_parts(registered, tm
     ]
     new = make_outputs(30, seed=2)
     np.testing.assert_array_equal(loaded.score_samples(new), detector.score_samples(new))
-
-
-def test_a_file_does_not_choose_the_code_of_its_parts(tmp_path):
-    try:
-        ns.register(Together)
-        detector = Together([Neighbours(), ns.MaxLogit()]).fit(make_outputs(200))
-        detector.calibrate(make_outputs(200, seed=1)).save(tmp_path / "x.nescio")
-        with pytest.raises(FileFormatError, match="'neighbours', which is not one of nescio's"):
-            ns.load(tmp_path / "x.nescio")
-    finally:
-        DETECTORS.pop("together")
 
 
 def test_an_array_of_a_users_own_name():

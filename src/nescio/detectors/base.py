@@ -369,20 +369,28 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
         For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for
         `assess`. For one sample, pass a single row: outputs[[7]].
+
+        A combination returns what each part says: its score, its p-value and its share of the
+        evidence. Parts whose score is made of labels are explained label by label, and parts that
+        know their nearest training samples (that have a method `nearest`) name them.
         """
-        terms = self.label_terms()
-        if terms is None:
+        if not self.explains:
             raise ParameterError(
                 f"{self.name} cannot be explained: its score is not made of labels. A sum, a "
                 "maximum or a top-k over labels is: calibrate joint_energy on the same logits, and "
                 "explain with it."
             )
-        decided = self._decide(X, groups, from_probs=from_probs)
-        assert self.profile_.medians is not None  # there are terms
+        return self._explain(self._decide(X, groups, from_probs=from_probs))
+
+    def _explain(self, decided: Decided) -> Explanation | PartsExplanation:
+        """Explain samples that have been scored; called if `explains` is true."""
+        terms, medians = self.label_terms(), self.profile_.medians
+        assert terms is not None
+        assert medians is not None
         return Explanation.from_logits(
             terms,
             decided.data.arrays.logits,
-            self.profile_.medians,
+            medians,
             label_names=self.label_names_ or decided.data.label_names,
             **self._explained(decided),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from nescio._validation import Array, checked_choice
 from nescio.calibration import Scores
-from nescio.detectors.base import Detector
+from nescio.detectors.base import Decided, Detector
 from nescio.detectors.features import LinearProbe
 from nescio.detectors.inputs import Arrays, usable_rows
 from nescio.detectors.label_scores import JointEnergy, TopKJointEnergy
@@ -208,13 +208,10 @@ class Combined(Detector):
     # --- scoring ---
 
     def _score(self, arrays: Arrays) -> Array:
-        terms = self._terms(self._p_values(self._part_scores(arrays)))
+        part_scores = np.stack([part.score_samples(arrays) for part in self.detectors_], axis=1)
+        terms = self._terms(self._p_values(part_scores))
         scores: Array = terms.min(1) if self.rule == "bonferroni" else terms.sum(1)
         return scores
-
-    def _part_scores(self, arrays: Arrays) -> Scores:
-        """Return the scores of the parts, of shape (n_samples, n_parts)."""
-        return np.stack([part.score_samples(arrays) for part in self.detectors_], axis=1)
 
     def _p_values(self, scores: Scores) -> Scores:
         """Return the p-values of the parts' scores, of shape (n_samples, n_parts)."""
@@ -247,34 +244,31 @@ class Combined(Detector):
         """Always: by part."""
         return True
 
-    def explain(
-        self, X: Any, *, groups: Any = None, from_probs: bool | None = None
-    ) -> PartsExplanation:
-        """Return what each part says: its score, its p-value and its share of the evidence.
-
-        Parts whose score is made of labels are explained label by label, and parts that know their
-        nearest training samples (that have a method `nearest`) name them.
-        """
-        decided = self._decide(X, groups, from_probs=from_probs)
+    def _explain(self, decided: Decided) -> PartsExplanation:
         data, arrays = decided.data, decided.data.arrays
-        scores = np.full((len(arrays), len(self.detectors_)), np.nan)
-        usable = usable_rows(arrays, self)
-        if usable is None:
-            scores = self._part_scores(arrays)
-        elif usable.any():
-            scores[usable] = self._part_scores(arrays[usable])
-        p_values = self._p_values(scores)
+        names = {
+            "ids": data.ids,
+            "index": data.index,
+            "label_names": self.label_names_ or data.label_names,
+        }
         parts = [copy.copy(part).set_params(nonfinite="out") for part in self.detectors_]
-        label_names = self.label_names_ or data.label_names
-        explanations = [part.explain(arrays) if part.explains else None for part in parts]
+        scores, explanations = [], []
+        for part in parts:
+            alone = part._decide(arrays, None)
+            scores.append(alone.scores)
+            named = alone._replace(data=replace(alone.data, **names))
+            explanations.append(part._explain(named) if part.explains else None)
+        part_scores = np.stack(scores, axis=1)
+        usable = usable_rows(arrays, self)
+        if usable is not None:
+            part_scores[~usable] = np.nan
+        p_values = self._p_values(part_scores)
         return PartsExplanation(
             parts=tuple(part.text(defaults=False) for part in self.detectors_),
-            part_scores=scores,
+            part_scores=part_scores,
             part_p_values=p_values,
             shares=self._shares(self._terms(p_values)),
-            explanations=tuple(
-                e and e.named(data.ids, label_names, data.index) for e in explanations
-            ),
+            explanations=tuple(explanations),
             nearest=tuple(_nearest(part, arrays) for part in parts),
             **self._explained(decided),
         )

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import re
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from fixtures.reports import Page, build, result_line
 from nescio import scores
 from nescio._charts.svg import sheet
-from nescio.errors import FileError, InputError, MissingDependencyError
+from nescio.errors import FileError, InputError
 from nescio.lab.benchmark.results import Line
 from nescio.lab.report import build_report, write_report
 from nescio.lab.report.figures import best_detectors
@@ -112,12 +111,6 @@ def test_write_report_replaces_only_by_force(tmp_path):
 def test_no_lines_is_an_error():
     with pytest.raises(InputError, match="needs at least one result line"):
         build_report([], [], title="Tiny")
-
-
-def test_missing_jinja2_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install \'\.\[report\]\'"):
-        build_report([result_line("msp", 0.1)], [], title="Tiny")
 
 
 def test_every_colour_is_in_the_palette():

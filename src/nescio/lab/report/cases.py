@@ -294,15 +294,16 @@ def false_alarms(evidence: Evidence, tpr: float, best: Sequence[str] = ()) -> di
 
 
 def _totals(flags: dict[str, Flags]) -> str:
-    """Write how many inputs each detector flags."""
-    n = {name: int(of.sum()) for name, of in flags.items()}
-    both = int((flags[JOINT] & flags[MAX]).sum())
+    """Write how many inputs each detector flags, and how many the first two both flag."""
+    first, second, *more = flags
+    n = {name: np.count_nonzero(of) for name, of in flags.items()}
+    both = np.count_nonzero(flags[first] & flags[second])
     total = (
-        f"{n[JOINT]:,} of {len(flags[JOINT]):,} inputs are flagged by {JOINT}, "
-        f"{n[MAX]:,} by {MAX}, {both:,} by both"
+        f"{n[first]:,} of {len(flags[first]):,} inputs are flagged by {first}, "
+        f"{n[second]:,} by {second}, {both:,} by both"
     )
-    more = " and ".join(f"{n[name]:,} by {name}" for name in n if name not in (JOINT, MAX))
-    return f"{total}; {more}." if more else f"{total}."
+    rest = " and ".join(f"{n[name]:,} by {name}" for name in more)
+    return f"{total}; {rest}." if rest else f"{total}."
 
 
 def _most_likely(logits: NDArray[np.floating]) -> Flags:
@@ -316,7 +317,7 @@ def _most_likely(logits: NDArray[np.floating]) -> Flags:
 def _by_label(
     names: Sequence[str], has: Flags, flags: dict[str, Flags], enough: Flags
 ) -> list[dict[str, Any]]:
-    """Return how many inputs of each label are flagged, the largest share first."""
+    """Return how many inputs of each label are flagged, by the share of the first detector."""
     n_inputs = has.sum(axis=0)
     counts = {name: has[of].sum(axis=0) for name, of in flags.items()}
     shares = {name: count / np.maximum(n_inputs, 1) for name, count in counts.items()}
@@ -334,7 +335,8 @@ def _by_label(
         rows.append(
             {"label": names[label], "n_inputs": int(n_inputs[label]), "by_detector": by_detector}
         )
-    rows.sort(key=lambda row: (-row["by_detector"][JOINT]["share"], -row["n_inputs"], row["label"]))
+    first = next(iter(flags))
+    rows.sort(key=lambda row: (-row["by_detector"][first]["share"], -row["n_inputs"], row["label"]))
     return rows[:_LABELS_SHOWN]
 
 

@@ -24,8 +24,9 @@ from nescio._charts.svg import (
     short,
 )
 from nescio.lab.benchmark.results import Evidence
-from nescio.metrics import auroc, fpr_at_tpr
+from nescio.metrics import auroc
 from nescio.metrics.comparison import Scored
+from nescio.metrics.measures import Ranking
 
 LegendEntry = tuple[str, str]  # CSS class and text
 
@@ -189,10 +190,11 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch
     for number, (name, scored) in enumerate(evidence.scores.items()):
         chart = _density_chart(name, scored.id_scores, scored.ood_scores[ood], tpr, css)
         if chart is not None:
-            fpr = 100 * fpr_at_tpr(scored.id_scores, scored.ood_scores[ood], tpr)
-            area = 100 * auroc(scored.id_scores, scored.ood_scores[ood])
+            values = Ranking.from_scores(scored.id_scores, scored.ood_scores[ood]).measures(tpr)
+            fpr, area = 100 * values["fpr"], 100 * values["auroc"]
             note = f"{fpr:.2f} % of OOD let through, AUROC {area:.2f}."
-            lost = int(np.isneginf([*scored.id_scores, *scored.ood_scores[ood]]).sum())
+            both = (scored.id_scores, scored.ood_scores[ood])
+            lost = sum(int(np.isneginf(values).sum()) for values in both)
             if lost:
                 note += f" {lost:,} inputs with a score of −∞ count as out and are not drawn."
             panels.append(Panel(number, name, chart, note))
@@ -346,8 +348,9 @@ def top_k_figure(evidence: Evidence, tpr: float) -> dict[str, Any]:
         of_id = rowwise(scores.top_k_joint_energy(evidence.id_outputs.logits, k))
         for ood, outputs in evidence.ood_outputs.items():
             of_ood = rowwise(scores.top_k_joint_energy(outputs.logits, k))
-            fpr[ood].append(fpr_at_tpr(of_id, of_ood, tpr))
-            area[ood].append(auroc(of_id, of_ood))
+            values = Ranking.from_scores(of_id, of_ood).measures(tpr)
+            fpr[ood].append(values["fpr"])
+            area[ood].append(values["auroc"])
     charts = [_top_k_chart(f"FPR{percent(tpr)}", ks, fpr), _top_k_chart("AUROC", ks, area)]
     return {"charts": charts, "legend": set_legend(evidence)[1:]}
 
