@@ -112,7 +112,7 @@ package: $(VENV)/.installed-dev ## the wheel and the sdist, tried in an empty en
 
 # Without torch, whose lowest version is a large download.
 LOWEST := files,report,serve,onnx
-LOWEST_TESTS := $(addprefix tests/,_io scores calibration detectors metrics outputs explain monitor service)
+LOWEST_TESTS := $(addprefix tests/,_io test_scores.py calibration detectors metrics outputs test_explain.py monitor service)
 
 lowest: ## the core tests, with the lowest versions that pyproject.toml allows
 	rm -rf build/lowest

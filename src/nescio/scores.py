@@ -634,9 +634,9 @@ def like(array: Any, x: Any) -> Any:
 
 
 def largest(x: Any, k: int) -> Any:
-    """Return the k largest values of each row (all if there are fewer), the smallest one first.
+    """Return the k largest values of each row (all if there are fewer).
 
-    The rest of them is in no particular order.
+    The smallest of them comes first; the order of the rest is undefined.
 
     Examples
     --------

@@ -16,6 +16,7 @@ from nescio.errors import (
     LabelMismatchError,
     MissingInputError,
     ParameterError,
+    ProbabilitiesError,
     ShapeError,
 )
 from nescio.lab.benchmark.results import Line, comparison_lines
@@ -479,10 +480,16 @@ def test_other_labels_are_an_error(logits):
         compared(id_data, {"far": far.rename(columns={"d": "e"})})
 
 
-def test_probabilities_are_converted(logits):
+def test_probabilities_are_converted_if_the_caller_says_so(logits):
     id_data, far = (1 / (1 + np.exp(-values)) for values in logits.values())
     comparison = compared(id_data, far, from_probs=True)
     expected = compared(*logits.values())
     for name in NAMES:
         ours, theirs = comparison.results["ood"][name], expected.results["ood"][name]
         assert ours.auroc.value == pytest.approx(theirs.auroc.value, abs=1e-3)
+    for data in (id_data, Outputs(id_data)):
+        with pytest.raises(ProbabilitiesError, match=r"^the ID data: "):
+            compared(data, far)
+        compared(data, {"far": far}, from_probs=False)
+    with pytest.raises(ProbabilitiesError, match=r"^far: "):
+        compared(logits["known"], {"far": far})

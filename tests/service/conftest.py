@@ -39,8 +39,8 @@ def detector_file(tmp_path):
 
     def make(detector=None, *, seed=0, named=True, name="tagger.nescio", **calibration):
         held_out = ns.Outputs(some_logits(1000, seed=seed), label_names=NAMES if named else None)
-        found = (detector or ns.JointEnergy()).calibrate(held_out, **calibration)
-        found.save(tmp_path / name, force=True)
+        result = (detector or ns.JointEnergy()).calibrate(held_out, **calibration)
+        result.save(tmp_path / name, force=True)
         return tmp_path / name
 
     return make
@@ -66,16 +66,16 @@ def client(app):
 
     def make(detector=None, *, address=("127.0.0.1", 50000), **settings):
         application = app(detector, **settings)
-        found = TestClient(
+        result = TestClient(
             application, "http://127.0.0.1:8000", raise_server_exceptions=False, client=address
         )
-        found.__enter__()
-        opened.append(found)
-        return found
+        result.__enter__()
+        opened.append(result)
+        return result
 
     yield make
-    for found in opened:
-        found.__exit__(None, None, None)
+    for result in opened:
+        result.__exit__(None, None, None)
 
 
 class Served:
@@ -140,15 +140,15 @@ def served(detector_file):
     started = []
 
     def start(*arguments, detector=None, environment=None):
-        found = Served((detector or detector_file(), *arguments), environment)
-        started.append(found)
-        return found
+        result = Served((detector or detector_file(), *arguments), environment)
+        started.append(result)
+        return result
 
     yield start
-    for found in started:
-        if found.process.poll() is None:
-            found.process.kill()
-            found.end()
+    for result in started:
+        if result.process.poll() is None:
+            result.process.kill()
+            result.end()
 
 
 # --- models -----------------------------------------------------------------------------------

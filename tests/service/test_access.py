@@ -1,7 +1,6 @@
 """Who may call: tokens, origins, and the address that may reload."""
 
 import hmac
-import logging
 
 import pytest
 
@@ -76,9 +75,9 @@ def test_the_right_token_opens(client):
 def test_tokens_are_compared_in_constant_time(client, monkeypatch):
     compared = []
 
-    def compare(given, token):
-        compared.append((given, token))
-        return hmac.compare_digest(given, token)
+    def compare(sent, token):
+        compared.append((sent, token))
+        return hmac.compare_digest(sent, token)
 
     class Spy:
         compare_digest = staticmethod(compare)
@@ -88,22 +87,6 @@ def test_tokens_are_compared_in_constant_time(client, monkeypatch):
     assert service.get("/v1/detector", headers=bearer("guess")).status_code == 401
     assert service.get("/v1/detector", headers=bearer(TOKEN)).status_code == 200
     assert compared == [(b"guess", TOKEN.encode()), (TOKEN.encode(), TOKEN.encode())]
-
-
-def test_tokens_bodies_and_queries_are_not_logged(client, caplog):
-    service = client(token=TOKEN)
-    with caplog.at_level(logging.DEBUG, "nescio.service"):
-        body = {"logits": [[12.3456, 2, 3, 4]], "ids": ["patient-7"]}
-        service.post("/v1/score?explain=true", json=body, headers=bearer(TOKEN))
-        service.post("/v1/score", json={"logits": "patient-7"}, headers=bearer(TOKEN))
-        service.get("/patient-7", headers=bearer("guess"))
-    records = [record for record in caplog.records if record.name == "nescio.service"]
-    assert [record.status for record in records] == [200, 400, 401]
-    assert [record.path for record in records] == ["/v1/score", "/v1/score", "other"]
-    assert records[0].rows == 1
-    text = str([vars(record) for record in records])
-    for secret in (TOKEN, "12.3456", "patient-7", "private", "guess"):
-        assert secret not in text
 
 
 # --- origins ------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_a_detector_by_label_count_says_which_group(client, detector_file, some_
     binary = score(service, encode_tensors({"logits": logits}, {}), SAFETENSORS)
     tensors, metadata = decode_tensors(binary.content, "the answer")
     same(tensors, expected)
-    assert [metadata["groups"][at] for at in tensors["group"]] == expected.groups.tolist()
+    assert [metadata["groups"][index] for index in tensors["group"]] == expected.groups.tolist()
 
 
 def test_mahalanobis_reads_features_beside_logits_of_its_labels(client, tmp_path):
@@ -227,22 +227,22 @@ def test_probabilities_are_refused_unless_they_are_said_to_be_some(kind, client,
 
 def test_the_detector_is_described(client, detector_file):
     file = detector_file()
-    found = client(file).get("/v1/detector").json()
+    result = client(file).get("/v1/detector").json()
     detector = ns.load(file)
-    assert found["detector"] == "joint_energy"
-    assert found["threshold"] == detector.calibration_.threshold_values
-    assert found["label_names"] == ["cat", "dog", "bird", "car"]
-    assert found["n_calibration"] == sum(found["histogram"]["counts"]) == 1000
-    assert len(found["histogram"]["edges"]) == len(found["histogram"]["counts"]) + 1
-    assert (found["scores_from"], found["n_columns"]) == (["logits"], {"logits": 4})
-    assert found["model"] is None
-    assert found["explains"] is True
+    assert result["detector"] == "joint_energy"
+    assert result["threshold"] == detector.calibration_.threshold_values
+    assert result["label_names"] == ["cat", "dog", "bird", "car"]
+    assert result["n_calibration"] == sum(result["histogram"]["counts"]) == 1000
+    assert len(result["histogram"]["edges"]) == len(result["histogram"]["counts"]) + 1
+    assert (result["scores_from"], result["n_columns"]) == (["logits"], {"logits": 4})
+    assert result["model"] is None
+    assert result["explains"] is True
 
 
 def test_a_request_keeps_its_own_plain_id(client, some_logits):
     service = client()
-    given = service.get("/healthz", headers={"x-request-id": "run-7_b"})
-    assert given.headers["x-request-id"] == "run-7_b"
+    answer = service.get("/healthz", headers={"x-request-id": "run-7_b"})
+    assert answer.headers["x-request-id"] == "run-7_b"
     for odd in ("a b", "x" * 65, 'a"b'):
         made = service.get("/healthz", headers={"x-request-id": odd}).headers["x-request-id"]
         assert made != odd
@@ -265,10 +265,10 @@ def test_a_request_keeps_its_own_plain_id(client, some_logits):
 def test_an_error_has_its_reason_phrase_and_a_sentence(method, path, status, title, client):
     answer = client().request(method, path)
     assert answer.headers["content-type"] == "application/problem+json"
-    found = answer.json()
-    assert (answer.status_code, found["status"], found["title"]) == (status, status, title)
-    assert found["detail"][0].isupper() or "_" in found["detail"].split()[0]
-    assert found["detail"].endswith(".")
+    result = answer.json()
+    assert (answer.status_code, result["status"], result["title"]) == (status, status, title)
+    assert result["detail"][0].isupper() or "_" in result["detail"].split()[0]
+    assert result["detail"].endswith(".")
 
 
 class PanicException(BaseException):

@@ -30,7 +30,7 @@ def at_once(application, requests):
             batcher.submit = announced(batcher.submit, arrived)
         transport = httpx.ASGITransport(application, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            found = asyncio.gather(
+            observed = asyncio.gather(
                 *(
                     client.post(path, content=body, headers={"content-type": kind})
                     for path, kind, body in requests
@@ -40,9 +40,9 @@ def at_once(application, requests):
             for _ in requests:
                 await asyncio.wait_for(arrived.acquire(), 60)
             released.set()
-            await found
+            await observed
         await service.stop()
-        return found.result()
+        return observed.result()
 
     return asyncio.run(run())
 
@@ -103,7 +103,7 @@ def test_a_bad_request_spoils_only_itself(app, some_logits, runs):
     application = app()
     answers = at_once(application, [body_of(part) for part in parts])
     statuses = [answer.status_code for answer in answers]
-    assert [at for at, status in enumerate(statuses) if status != 200] == [7, 11]
+    assert [index for index, status in enumerate(statuses) if status != 200] == [7, 11]
     assert statuses[7] == statuses[11] == 422
     assert max(runs) > 1
     # What was scored is counted once.
@@ -150,12 +150,12 @@ def test_predictions_are_batched_too(app, detector_file, text_model, runs):
     together = at_once(app(file, model=model), requests)
     assert max(runs) > 1
     alone = [at_once(app(file, model=model), [request])[0] for request in requests[:6]]
-    for one, other in zip(together, alone, strict=False):
-        assert one.status_code == other.status_code
-        if one.status_code == 200:
-            assert one.json()["logits"] == other.json()["logits"]
-            assert one.json()["score"] == pytest.approx(other.json()["score"], rel=1e-6)
-    assert [at for at, answer in enumerate(together) if answer.status_code != 200] == [5]
+    for joined, other in zip(together, alone, strict=False):
+        assert joined.status_code == other.status_code
+        if joined.status_code == 200:
+            assert joined.json()["logits"] == other.json()["logits"]
+            assert joined.json()["score"] == pytest.approx(other.json()["score"], rel=1e-6)
+    assert [index for index, answer in enumerate(together) if answer.status_code != 200] == [5]
 
 
 # --- the bound ----------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monk
 def batched(run, works, max_size=100):
     async def collect():
         batcher = Batcher(max_size)
-        found = await asyncio.gather(
+        observed = await asyncio.gather(
             *(
                 batcher.submit(run, work, size=size, kind=lambda _, kind=kind: kind)
                 for work, size, kind in works
@@ -214,7 +214,7 @@ def batched(run, works, max_size=100):
             return_exceptions=True,
         )
         await batcher.stop()
-        return found
+        return observed
 
     return asyncio.run(collect())
 
@@ -238,9 +238,9 @@ def test_a_batch_that_fails_is_run_again_one_by_one():
         return list(works)
 
     works = [(0, 1, "a"), (1, 1, "b"), (2, 1, "b"), (3, 1, "c")]
-    found = batched(run, works)
-    assert [found[0], *found[2:]] == [0, 2, 3]
-    assert str(found[1]) == "broken"
+    observed = batched(run, works)
+    assert [observed[0], *observed[2:]] == [0, 2, 3]
+    assert str(observed[1]) == "broken"
 
 
 def test_work_that_was_quick_runs_in_the_event_loop_until_it_is_slow():
@@ -288,9 +288,9 @@ def test_a_failed_request_on_the_event_loop_is_not_kept():
         with contextlib.suppress(ValueError):
             await batcher.submit(fail, work, size=1, kind=lambda _: "a")
         del work
-        found = kept[0]()  # without the garbage collector
+        observed = kept[0]()  # without the garbage collector
         await batcher.stop()
-        return found
+        return observed
 
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Bodies that are damaged, hostile or of another format are rejected, and take no memory."""
+"""Bodies and forms that are damaged, hostile or of another format are rejected."""
 
 import gc
 import importlib.util
@@ -12,7 +12,9 @@ import pytest
 import nescio as ns
 from fixtures.service import JSON, SAFETENSORS, post, refused
 from nescio._io.tensors import encode_tensors
-from nescio.service.requests import decode_outputs
+from nescio.errors import FileFormatError
+from nescio.service.requests import TooLargeError, decode_outputs, form_files
+from nescio.service.settings import MAX_FILES
 
 SOURCE = Path(__file__).resolve().parents[2] / "benchmarks" / "robustness" / "malformed.py"
 
@@ -35,7 +37,7 @@ BAD_JSON = {
     "deep elsewhere": (b'{"logits": [[1, 2, 3, 4]], "more": ' + DEEP + b"}", 400),
     "an unknown field": (b'{"logits": [[1, 2, 3, 4]], "more": 1}', 400),
     "text": (b'{"logits": [["1", "2", "3", "4"]]}', 400, '"-inf" for a masked label'),
-    "null": (b'{"logits": [[null, 2, 3, 4]]}', 422),
+    "null": (b'{"logits": [[1, 2, 3, 4], [1, null, 3, 4]]}', 422, "in 1 of 2 rows: 1"),
     "plus infinity as text": (b'{"logits": [["inf", 2, 3, 4]]}', 400),
     "a flat row": (b'{"logits": [1, 2, 3, 4]}', 400, "also for one row: {"),
     "bools": (b'{"logits": [[true, 2, 3, 4]]}', 400),
@@ -60,11 +62,6 @@ def test_a_masked_label_can_be_sent_in_json(client, some_logits):
     as_tensors = post(service, encode_tensors({"logits": logits}, {}), SAFETENSORS, accept=JSON)
     assert as_json.status_code == 200, as_json.text
     assert as_json.json() == as_tensors.json()
-
-
-def test_null_is_a_missing_value(client):
-    body = b'{"logits": [[1, 2, 3, 4], [1, null, 3, 4]]}'
-    refused(post(client(), body), 422, "NaN or infinity in 1 of 2 rows: 1")
 
 
 def header(entries, data=b""):
@@ -102,6 +99,18 @@ BAD_SAFETENSORS = {
     "three dimensions": (header(entry(shape=(1, 2, 2)), bytes(16)), 422),
     "no rows": (header(entry(shape=(0, 4), offsets=(0, 0))), 422),
     "a billion rows of nothing": (header(entry(shape=(10**9, 0), offsets=(0, 0))), 413),
+    "whole numbers, which would grow": (
+        encode_tensors({"logits": np.ones((3, 4), np.uint8)}, {}),
+        422,
+        "floating point numbers, got uint8",
+    ),
+    **{
+        f"label names that are no text: {names!a}": (
+            encode_tensors({"logits": np.ones((1, 4))}, {"label_names": names}),
+            400,
+        )
+        for names in (["\ud800", "b", "c", "d"], [1, 2, 3, 4], [["a"], {}, None, 2])
+    },
     "NaN": (header(entry(), np.array([1, np.nan, 0, 0], "f4").tobytes()), 422),
     "infinity": (header(entry(), np.array([1, np.inf, 0, 0], "f4").tobytes()), 422),
 }
@@ -132,27 +141,11 @@ def test_a_body_cut_anywhere_is_refused(kind, client, some_logits):
 
 def test_many_equal_label_names_are_refused_at_once(client):
     # Looking for each name among all took seconds for a body of this size.
-    names = ["n" * (at % 7) + str(at) for at in range(60_000)] + ["twice", "twice"]
+    names = ["n" * (index % 7) + str(index) for index in range(60_000)] + ["twice", "twice"]
     body = {"logits": [[0.0] * len(names)], "label_names": names}
     answer = client().post("/v1/score", json=body)
     assert answer.status_code == 422
     assert "label_names must be distinct; 'twice' appears 2 times" in answer.json()["detail"]
-
-
-@pytest.mark.parametrize("names", [["\ud800", "b", "c", "d"], [1, 2, 3, 4], [["a"], {}, None, 2]])
-def test_label_names_that_are_no_text_are_refused(names, client, some_logits):
-    body = encode_tensors({"logits": some_logits(3)}, {"label_names": names})
-    answer = client().post(
-        "/v1/score?explain=true", content=body, headers={"Content-Type": SAFETENSORS}
-    )
-    assert answer.status_code == 400
-
-
-def test_whole_numbers_which_would_grow_are_refused(client):
-    body = encode_tensors({"logits": np.ones((3, 4), np.uint8)}, {})
-    answer = client().post("/v1/score", content=body, headers={"Content-Type": SAFETENSORS})
-    assert answer.status_code == 422
-    assert "floating point numbers, got uint8" in answer.json()["detail"]
 
 
 def test_what_was_refused_is_freed_at_once(client):
@@ -160,12 +153,12 @@ def test_what_was_refused_is_freed_at_once(client):
     gc.disable()
     try:
         service = client()
-        held_before = sum(type(found) is ns.Outputs for found in gc.get_objects())
+        held_before = sum(type(result) is ns.Outputs for result in gc.get_objects())
         body = encode_tensors({"logits": np.zeros((20_000, 5), np.float32)}, {})
         for _ in range(5):
             answer = service.post("/v1/score", content=body, headers={"Content-Type": SAFETENSORS})
             assert answer.status_code == 422
-        held = sum(type(found) is ns.Outputs for found in gc.get_objects())
+        held = sum(type(result) is ns.Outputs for result in gc.get_objects())
         assert held <= held_before + 1
     finally:
         gc.enable()
@@ -176,13 +169,15 @@ MANY = {
     "numbers": (JSON, b'{"logits": [[' + b"0," * 2_000_001 + b"0]]}", 413, "2,000,000 numbers"),
     "arrays in JSON": (
         JSON,
-        json.dumps({"logits": [[1]], "arrays": {f"{at}": [[1]] for at in range(101)}}).encode(),
+        json.dumps(
+            {"logits": [[1]], "arrays": {f"{index}": [[1]] for index in range(101)}}
+        ).encode(),
         413,
         "101 arrays",
     ),
     "arrays": (
         SAFETENSORS,
-        encode_tensors({f"arrays.{at}": np.ones((1, 1)) for at in range(101)}, {}),
+        encode_tensors({f"arrays.{index}": np.ones((1, 1)) for index in range(101)}, {}),
         413,
         "101 arrays",
     ),
@@ -225,7 +220,7 @@ def test_inputs_of_too_many_lists_or_names_are_refused(client, detector_file, im
     service = client(detector_file(), model=image_model())
     lists = b'{"inputs": {"image": [' + b"[]," * 400_000 + b"[]]}}"
     refused(post(service, lists, path="/v1/predict"), 413, "400,000 lists")
-    names = json.dumps({"inputs": {f"{at}": 1 for at in range(101)}}).encode()
+    names = json.dumps({"inputs": {f"{index}": 1 for index in range(101)}}).encode()
     refused(post(service, names, path="/v1/predict"), 413, "101 arrays")
 
 
@@ -272,3 +267,82 @@ def test_each_gets_a_4xx_and_the_service_keeps_answering(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     limits = service.app.service.limits
     assert (limits.n_requests, limits.n_bytes) == (0, 0)
+
+
+# --- files in multipart forms, as curl and browsers send them -----------------------------------
+
+
+FORM = "multipart/form-data; boundary=XX"
+
+
+def part(content, field="image", name="a.jpg", more=""):
+    file = f'; filename="{name}"' if name else ""
+    return (
+        f'--XX\r\nContent-Disposition: form-data; name="{field}"{file}\r\n{more}\r\n'.encode()
+        + content
+        + b"\r\n"
+    )
+
+
+END = b"--XX--\r\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"plain", bytes(range(256)) * 3, b"\r\n\r\n--X", b"\n\r"])
+def test_the_content_of_a_file_is_left_as_it_is(content):
+    body = part(content, more="Content-Type: image/jpeg\r\n") + part(b"2", "other", "b c.png") + END
+    expected = [("a.jpg", content), ("b c.png", b"2")]
+    assert form_files(FORM, body) == expected
+    assert form_files('multipart/form-data; boundary="XX"', body) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        ("multipart/form-data", part(b"1") + END, "Missing boundary"),
+        (FORM, b"", "no closing boundary"),
+        (FORM, part(b"1"), "no closing boundary"),
+        (FORM, END, "no file"),
+        (FORM, part(b"photo.jpg", name="") + END, "Maximum number of fields is 0"),
+        (FORM, b"--XX\r\nno header\r\n" + END, "cannot be read"),
+        (FORM, part(b"1", more="A: " + "b" * 9000 + "\r\n") + END, "cannot be read"),
+    ],
+)
+def test_other_forms_are_refused_with_a_reason(kind, body, reason):
+    with pytest.raises(FileFormatError, match=reason):
+        form_files(kind, body)
+
+
+def test_the_number_of_files_is_limited():
+    assert len(form_files(FORM, part(b"1") * MAX_FILES + END)) == MAX_FILES
+    for n in (MAX_FILES + 1, 50 * MAX_FILES):
+        with pytest.raises(TooLargeError, match="at most 100 files"):
+            form_files(FORM, part(b"1") * n + END)
+
+
+# --- the service --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def service(client, detector_file, image_model):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("PIL.Image")
+    return client(detector_file(), model=image_model())
+
+
+def test_each_image_of_a_form_is_a_row(service, encoded_image):
+    images = [encoded_image(np.full((9, 7, 3), grey)) for grey in (40, 200)]
+    files = [("image", ("dark.png", images[0])), ("file", ("light.png", images[1]))]
+    result = service.post("/v1/predict", files=files)
+    assert result.status_code == 200, result.text
+    assert result.json()["id"] == ["dark.png", "light.png"]
+    for row, image in enumerate(images):
+        alone = service.post("/v1/predict", content=image, headers={"content-type": "image/png"})
+        assert result.json()["logits"][row] == pytest.approx(alone.json()["logits"][0])
+
+
+def test_a_bad_image_of_a_form_is_named(service, encoded_image):
+    good = encoded_image(np.zeros((5, 5, 3)))
+    files = [("image", ("good.png", good)), ("image", ("bad.png", b"not an image"))]
+    answer = service.post("/v1/predict", files=files)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("bad.png: cannot read the image")

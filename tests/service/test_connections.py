@@ -111,9 +111,9 @@ def test_a_long_head_is_rejected(name, app):
 
 def test_a_head_within_the_limits_is_read(app):
     async def client(server, connect):
-        headers = b"".join(b"X-%d: %s\r\n" % (at, b"a" * 100) for at in range(90))
-        found = await ask(connect, GET[:-2] + headers + b"\r\n")
-        assert found.startswith(b"HTTP/1.1 200")
+        headers = b"".join(b"X-%d: %s\r\n" % (index, b"a" * 100) for index in range(90))
+        result = await ask(connect, GET[:-2] + headers + b"\r\n")
+        assert result.startswith(b"HTTP/1.1 200")
 
     run(app(), client)
 
@@ -155,12 +155,12 @@ def test_a_client_that_does_not_read_is_closed(app, monkeypatch):
         while not server.server_state.connections:
             await asyncio.sleep(0)
         # Far more than the buffers of the sockets hold.
-        one = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        openapi = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
         (connection,) = server.server_state.connections
         service = application.service
         while not connection.flow.write_paused:
             sent = service.n_answered
-            writer.write(one)
+            writer.write(openapi)
             while service.n_answered == sent and not connection.flow.write_paused:
                 await asyncio.sleep(0)
         monkeypatch.setattr(server_module, "_SILENT_SECONDS", 0.0)
@@ -180,8 +180,8 @@ def test_a_request_in_progress_is_not_silent(app, monkeypatch):
         writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body[:9])
         while server.config.app.service.limits.n_bytes < 9:
             await asyncio.sleep(0.01)
-        for found in server.server_state.connections:
-            found.check_time()
+        for result in server.server_state.connections:
+            result.check_time()
         writer.write(body[9:])
         assert (await reader.read(100)).startswith(b"HTTP/1.1 200")
 

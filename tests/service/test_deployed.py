@@ -22,9 +22,9 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/nescio.json").read_text("utf-8"))
 PANELS = [
-    (panel["title"], one["expr"]) for panel in DASHBOARD["panels"] for one in panel["targets"]
+    (panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]
 ]
-VARIABLES = [one["definition"] for one in DASHBOARD["templating"]["list"]]
+VARIABLES = [variable["definition"] for variable in DASHBOARD["templating"]["list"]]
 TOKEN = "a-token-of-the-test"
 
 
@@ -60,11 +60,11 @@ def test_probes_and_metrics_exist(client, some_logits):
     exported = {sample.name for family in families for sample in family.samples}
     expressions = [expression for _, expression in PANELS]
     texts = [*(rule["expr"] for rule in RULES), *expressions, *VARIABLES]
-    named = {name for one in texts for name in re.findall(r"(?<![\w:])nescio_\w+(?![\w:])", one)}
+    named = {name for text in texts for name in re.findall(r"(?<![\w:])nescio_\w+(?![\w:])", text)}
     assert len(named) > 10
     assert named <= exported
     # And the other way: the dashboard has every metric. The share of all time says little.
-    shown = {name for one in expressions for name in re.findall(r"nescio_\w+", one)}
+    shown = {name for text in expressions for name in re.findall(r"nescio_\w+", text)}
     parts = {name for name in exported if name.endswith(("_sum", "_count", "_created"))}
     assert exported - parts - shown == {"nescio_flagged_share"}
 
@@ -93,9 +93,9 @@ def test_the_page_shows_what_the_service_answers(client, tmp_path, monkeypatch):
 def service(served, tmp_path, some_logits):
     """A service with a token that has scored ordinary inputs."""
     (tmp_path / "token").write_text(TOKEN)
-    found = served("--token-file", tmp_path / "token")
-    send(found, some_logits(100))
-    return found
+    result = served("--token-file", tmp_path / "token")
+    send(result, some_logits(100))
+    return result
 
 
 def send(service, logits):
@@ -145,25 +145,25 @@ class Prometheus:
 
     def eventually(self, condition, seconds=60):
         end = time.monotonic() + seconds
-        while not (found := condition()):
+        while not (result := condition()):
             assert time.monotonic() < end, f"timeout: {self._log.read_text()}"
             time.sleep(0.05)
-        return found
+        return result
 
     def query(self, expression):
         """The results of an expression; an error if Prometheus does not understand it."""
-        found = json.loads(
+        result = json.loads(
             ask(self.port, f"/api/v1/query?query={urllib.parse.quote(expression)}")[1]
         )
-        assert found["status"] == "success", f"{expression}: {found}"
-        return found["data"]["result"]
+        assert result["status"] == "success", f"{expression}: {result}"
+        return result["data"]["result"]
 
 
 @pytest.fixture
 def prometheus(service, tmp_path):
     program = shutil.which("prometheus") or pytest.skip("prometheus is not installed")
-    with Prometheus(program, tmp_path, service.port) as found:
-        yield found
+    with Prometheus(program, tmp_path, service.port) as result:
+        yield result
 
 
 def test_prometheus_draws_the_dashboard_and_tells_of_drift(service, prometheus, some_logits):

@@ -2,8 +2,6 @@
 
 import io
 import json
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -59,14 +57,14 @@ def test_an_image_gets_labels_probabilities_and_a_verdict(images, encoded_image,
             headers={"content-type": f"image/{kind.lower()}"},
         )
         assert answer.status_code == 200, answer.text
-        found = answer.json()
-        assert found["predicted"] == [["cat"]]
-        assert found["logits"][0] == pytest.approx(logits_of((1, 0, 0)), abs=0.05)
-        assert found["probs"][0] == pytest.approx(1 / (1 + np.exp(-np.array(found["logits"][0]))))
-        expected = ns.load(detector_file()).assess(np.array(found["logits"], np.float32))
-        assert found["score"] == pytest.approx(expected.scores.tolist(), rel=1e-6)
-        assert found["p_value"] == expected.p_values.tolist()
-        assert found["in_distribution"] == expected.in_distribution.tolist()
+        result = answer.json()
+        assert result["predicted"] == [["cat"]]
+        assert result["logits"][0] == pytest.approx(logits_of((1, 0, 0)), abs=0.05)
+        assert result["probs"][0] == pytest.approx(1 / (1 + np.exp(-np.array(result["logits"][0]))))
+        expected = ns.load(detector_file()).assess(np.array(result["logits"], np.float32))
+        assert result["score"] == pytest.approx(expected.scores.tolist(), rel=1e-6)
+        assert result["p_value"] == expected.p_values.tolist()
+        assert result["in_distribution"] == expected.in_distribution.tolist()
 
 
 def test_images_of_any_colours_are_taken(images):
@@ -88,9 +86,9 @@ def test_an_image_is_explained(images, encoded_image):
 
 
 def test_the_description_says_what_the_model_takes(images):
-    found = images().get("/v1/detector").json()["model"]
-    assert found["inputs"] == [{"name": "image", "shape": [None, 3, 8, 8], "dtype": "float32"}]
-    assert found["preprocessing"] == HALF
+    result = images().get("/v1/detector").json()["model"]
+    assert result["inputs"] == [{"name": "image", "shape": [None, 3, 8, 8], "dtype": "float32"}]
+    assert result["preprocessing"] == HALF
 
 
 def test_a_model_of_any_size_must_be_told_one(client, detector_file, image_model):
@@ -120,10 +118,10 @@ def test_mahalanobis_takes_the_models_features(client, image_model, tmp_path, en
     model = image_model(features=True, metadata={"nescio.preprocessing": HALF})
     service = client(tmp_path / "m.nescio", model=model)
     pixels = encoded_image(np.full((8, 8, 3), 128))
-    found = service.post("/v1/predict", content=pixels, headers={"content-type": "image/png"})
+    result = service.post("/v1/predict", content=pixels, headers={"content-type": "image/png"})
     features = np.full((1, 3), (128 / 255 - 0.5) / 0.5, np.float32)
     expected = ns.load(tmp_path / "m.nescio").score_samples(features)
-    assert found.json()["score"] == pytest.approx(expected.tolist(), rel=1e-4)
+    assert result.json()["score"] == pytest.approx(expected.tolist(), rel=1e-4)
 
 
 def test_label_names_of_the_model_that_differ_from_the_detectors_are_refused(
@@ -195,7 +193,10 @@ def test_a_model_of_texts_takes_no_image(texts, encoded_image):
 
 
 def token_ids(n_rows):
-    return {"input_ids": [[at % 50] for at in range(n_rows)], "attention_mask": [[1]] * n_rows}
+    return {
+        "input_ids": [[index % 50] for index in range(n_rows)],
+        "attention_mask": [[1]] * n_rows,
+    }
 
 
 def test_an_answer_of_too_many_logits_is_refused_before_the_model_runs(texts, monkeypatch):
@@ -322,63 +323,3 @@ def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
     assert answer.json()["predicted"] == [NAMES]
     monkeypatch.undo()
     assert service.post("/v1/predict", **picture).json()["predicted"] == [["0", "1", "2", "3"]]
-
-
-# --- hostile images -----------------------------------------------------------------------------
-
-
-def chunk(kind, data):
-    check = zlib.crc32(kind + data)
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
-
-
-def claimed_png(width, height, data=b""):
-    """A PNG whose head says how large it is."""
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
-        + chunk(b"IDAT", zlib.compress(data))
-        + chunk(b"IEND", b"")
-    )
-
-
-@pytest.fixture
-def picture_service(client, detector_file, image_model):
-    def make(**settings):
-        return client(detector_file(), model=image_model(), **settings)
-
-    return make
-
-
-def test_an_image_of_too_many_pixels_is_refused(picture_service):
-    # 4 million pixels in 12 kB.
-    body = claimed_png(2000, 2000, (b"\0" + bytes(6000)) * 2000)
-    assert len(body) < 20_000
-    service = picture_service(max_pixels=3_999_999)
-    refused(post(service, body, "image/png", "/v1/predict"), 422, "4 megapixels")
-    for size in ((50_000, 50_000), (10_000, 10_000), (2**31 - 1, 1)):
-        refused(post(service, claimed_png(*size), "image/png", "/v1/predict"), 422, "pixels")
-    allowed = post(picture_service(max_pixels=4_000_000), body, "image/png", "/v1/predict")
-    assert allowed.status_code == 200
-
-
-def test_damaged_images_are_refused(picture_service, encoded_image):
-    service = picture_service()
-    pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3))
-    for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"):
-        body = encoded_image(pixels, kind)
-        for part in (b"", body[:4], body[: len(body) // 2]):
-            answer = post(service, part, f"image/{kind.lower()}", "/v1/predict")
-            assert answer.status_code == 422, (kind, len(part), answer.text)
-            assert "0x" not in answer.json()["detail"], "an address of memory"
-
-
-def test_only_the_usual_formats_are_opened(picture_service):
-    # Pillow would hand PostScript to Ghostscript, whatever the content type says.
-    image, service = pytest.importorskip("PIL.Image"), picture_service()
-    for kind in ("EPS", "PCX", "ICO", "TGA", "PPM"):
-        stream = io.BytesIO()
-        image.new("RGB", (8, 8)).save(stream, kind)
-        answer = post(service, stream.getvalue(), "image/png", "/v1/predict")
-        refused(answer, 422, "none of JPEG")

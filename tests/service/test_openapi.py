@@ -51,8 +51,8 @@ def test_every_route_is_described_and_says_how_it_may_refuse(document):
 
 def test_every_other_route_is_of_the_page(app, document):
     described = {path for path, _ in PATHS}
-    others = app().routes.keys() - described
-    assert {path for path in others if not path.endswith((".js", ".css"))} == {"/"}
+    rest = app().routes.keys() - described
+    assert {path for path in rest if not path.endswith((".js", ".css"))} == {"/"}
 
 
 def test_the_document_is_valid(document):
@@ -87,7 +87,7 @@ def test_schemathesis_finds_no_server_error(
     # How many labels a detector has is not in the description.
     left_out = [checks.positive_data_acceptance]
     application = app(detector_file(), **(model if good else {"model": image_model()}))
-    found = []
+    observed = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         document = schemathesis.openapi.from_asgi("/openapi.json", application)
@@ -105,7 +105,7 @@ def test_schemathesis_finds_no_server_error(
             @given(case=operation.as_strategy(generation_mode=mode))
             def check(case):
                 answer = case.call()
-                found.append((case.path, answer.status_code))
+                observed.append((case.path, answer.status_code))
                 # Schemathesis does not count 413, too many rows, as a rejection.
                 large = [checks.negative_data_rejection] if answer.status_code == 413 else []
                 case.validate_response(answer, excluded_checks=left_out + large)
@@ -113,6 +113,6 @@ def test_schemathesis_finds_no_server_error(
             # There is no wrong way to ask for what takes neither a body nor a query.
             with contextlib.suppress(Unsatisfiable):
                 check()
-    assert not [status for _, status in found if status >= 500]
-    assert len(found) >= 40
-    assert not good or ("/v1/predict", 200) in found
+    assert not [status for _, status in observed if status >= 500]
+    assert len(observed) >= 40
+    assert not good or ("/v1/predict", 200) in observed

@@ -91,8 +91,8 @@ def serving(detector, *options, token=None):
 
 @pytest.fixture(scope="module")
 def url(browser, folder):
-    with serving(folder / "tagger.nescio", "--model", folder / "model.onnx") as (_, found):
-        yield found
+    with serving(folder / "tagger.nescio", "--model", folder / "model.onnx") as (_, result):
+        yield result
 
 
 @pytest.fixture
@@ -426,9 +426,9 @@ def test_the_page_has_the_words_of_the_monitor(page, url, monitor, words, detail
     page.run("document.dispatchEvent(new Event('visibilitychange'))")
     page.until("document.getElementById('traffic').innerText.includes('of 1,000,000 inputs')")
     shown = text(page, ".monitor")
-    assert all(one in shown for one in words), shown
-    found = page.run("[...document.querySelectorAll('.monitor .detail')].map((p) => p.innerText)")
-    assert found == details
+    assert all(word in shown for word in words), shown
+    result = page.run("[...document.querySelectorAll('.monitor .detail')].map((p) => p.innerText)")
+    assert result == details
 
 
 def test_a_tab_out_of_sight_does_not_ask(page):
@@ -458,8 +458,8 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(browser, folder):
         browser.until("!document.getElementById('token-form').hidden")
         assert browser.run("document.getElementById('content').hidden")
         assert browser.run("document.activeElement.id") == "token"
-        for given in ("wrong", "öffne dich"):
-            _enter(browser, given)
+        for token in ("wrong", "öffne dich"):
+            _enter(browser, token)
             browser.until("document.getElementById('token-why').innerText.includes('not accept')")
         _enter(browser, "open sesame")
         browser.until(_READY)

@@ -1,11 +1,9 @@
-"""The process: how it starts, logs, reloads and stops, on a free port.
-
-Also tests logs.py.
-"""
+"""The process: how it starts, logs, reloads and stops, on a free port."""
 
 import contextlib
 import http.client
 import json
+import logging
 import os
 import signal
 import socket
@@ -21,6 +19,7 @@ import nescio as ns
 from nescio._io.tensors import encode_tensors
 from nescio.monitor import Monitor
 from nescio.service.openapi import SAFETENSORS
+from nescio.service.server import logger, logging_to_stderr
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
@@ -265,3 +264,77 @@ def test_large_bodies_leave_the_memory_as_it_was(served, some_logits):
         too_large = {"Content-Type": SAFETENSORS, "Content-Length": str(10**12)}
         assert request(server.port, "POST", "/v1/score", None, **too_large)[0] == 413
     assert server.memory() - before < 20_000_000
+
+
+# --- the log: what cannot be written is dropped and counted -------------------------------------
+
+
+@pytest.fixture
+def log_to(monkeypatch):
+    """Send the log to a file object, until the end of the test."""
+    opened = []
+
+    def start(stream):
+        monkeypatch.setattr("sys.stderr", stream)
+        before = {name: logging.getLogger(name).handlers for name in NAMES}
+        opened.append(before)
+        context = logging_to_stderr("info")
+        context.__enter__()
+        return context, logger.handlers[0]
+
+    yield start
+    logging.captureWarnings(False)
+    for before in opened:
+        for name, handlers in before.items():
+            logging.getLogger(name).handlers = handlers
+            logging.getLogger(name).propagate = True
+            logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+NAMES = ("nescio.service", "uvicorn", "asyncio", "python_multipart", "py.warnings")
+
+
+def ended(context):
+    context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def pipe():
+    read, write = os.pipe()
+    reading, writing = os.fdopen(read), os.fdopen(write, "w")
+    yield reading, writing
+    for end in (reading, writing):
+        end.close()
+
+
+def test_lines_are_written_in_order(pipe, log_to):
+    reading, writing = pipe
+    context, handler = log_to(writing)
+    for number in range(50):
+        logger.info("request", extra={"number": number})
+    ended(context)
+    lines = [json.loads(reading.readline()) for _ in range(50)]
+    assert [line["number"] for line in lines] == list(range(50))
+    assert handler.n_dropped == 0
+
+
+def test_a_log_that_cannot_be_written_raises_no_error(pipe, log_to):
+    reading, writing = pipe
+    reading.close()
+    streams = [writing, None]
+    if os.path.exists("/dev/full"):
+        streams.append(open("/dev/full", "w"))  # noqa: SIM115
+    for stream in streams:
+        context, handler = log_to(stream)
+        logger.info("request")
+        ended(context)
+        assert handler.n_dropped == 1
+    for stream in streams[2:]:
+        stream.close()
+
+
+def test_a_line_that_cannot_be_formatted_is_dropped(pipe, log_to):
+    context, handler = log_to(pipe[1])
+    handler.handle(logging.makeLogRecord({"msg": "%d", "args": ("no number",)}))
+    ended(context)
+    assert handler.n_dropped == 1

@@ -100,8 +100,8 @@ def test_requests_go_on_while_detectors_are_replaced(app, detector_file, some_lo
 
     answers = asyncio.run(run())
     assert {answer.status_code for answer in answers} == {200}
-    found = {tuple(json.loads(answer.content)["in_distribution"]) for answer in answers}
-    assert found == allowed
+    result = {tuple(json.loads(answer.content)["in_distribution"]) for answer in answers}
+    assert result == allowed
     assert len(answers) > 10
     assert np.isfinite(answers[0].json()["score"]).all()
 

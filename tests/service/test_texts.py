@@ -39,14 +39,14 @@ def predict(service, **body):
 def test_texts_get_labels_and_verdicts(service, model, tokenizer, detector_file):
     answer = service.post("/v1/predict?explain=true", json={"texts": TEXTS})
     assert answer.status_code == 200, answer.text
-    found = answer.json()
+    result = answer.json()
     with pytest.warns(ns.errors.TruncatedTextWarning):
         wanted = ns.wrap(model, detector=detector_file(), tokenizer=tokenizer)(TEXTS)
-    np.testing.assert_allclose(found["logits"], wanted.outputs.logits, rtol=1e-5)
-    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-5)
-    assert found["in_distribution"] == wanted.in_distribution.tolist()
-    assert found["truncated"] == [False, True, False]
-    assert len(found["explanation"]) == 3
+    np.testing.assert_allclose(result["logits"], wanted.outputs.logits, rtol=1e-5)
+    np.testing.assert_allclose(result["score"], wanted.assessment.scores, rtol=1e-5)
+    assert result["in_distribution"] == wanted.in_distribution.tolist()
+    assert result["truncated"] == [False, True, False]
+    assert len(result["explanation"]) == 3
     tokens = word_tokenizer().encode(TEXTS[0])
     by_name = {"input_ids": [tokens.ids], "attention_mask": [tokens.attention_mask]}
     alone, named = predict(service, texts=TEXTS[:1]), predict(service, inputs=by_name)
@@ -117,8 +117,8 @@ def test_a_file_with_its_own_tokenizer(client, detector_file, save_graph, model)
     own = {"nescio.tokenizer": word_tokenizer(max_tokens=6).to_str()}
     onnx.helper.set_model_props(graph, own)
     onnx.save(graph, model)
-    found = predict(client(detector_file(), model=model), texts=TEXTS).json()
-    assert found["truncated"] == [False, True, False]
+    result = predict(client(detector_file(), model=model), texts=TEXTS).json()
+    assert result["truncated"] == [False, True, False]
 
 
 def test_tokenizers_that_are_refused(client, detector_file, model, tmp_path):

@@ -1,12 +1,22 @@
-"""Recent traffic and the monitor."""
+"""Recent traffic, the monitor, the metrics for Prometheus, and the charts of the page."""
 
 import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nescio as ns
 from fixtures.service import SAFETENSORS, metrics_of, post_logits
 from nescio.monitor import Monitor
+from nescio.service import Settings
+from nescio.service.openapi import RecentInputs, TrafficReport
+from nescio.service.service import Engine
+from nescio.service.traffic import score_chart, traffic_charts
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def stream(service, parts):
@@ -19,18 +29,18 @@ def stream(service, parts):
 def test_a_stream_like_the_calibration_data_raises_no_alarm(client, some_logits):
     service = client()
     stream(service, [some_logits(100, seed=100 + seed) for seed in range(20)])
-    found = service.get("/v1/traffic").json()
-    assert found["n_watched"] == found["monitor"]["n_samples"] == 2000
-    assert found["monitor"]["alarm"] is False
-    assert len(found["recent"]["score"]) == 2000
+    result = service.get("/v1/traffic").json()
+    assert result["n_watched"] == result["monitor"]["n_samples"] == 2000
+    assert result["monitor"]["alarm"] is False
+    assert len(result["recent"]["score"]) == 2000
 
 
 def test_a_stream_that_has_shifted_raises_an_alarm(client, some_logits):
     service = client()
     stream(service, [some_logits(100, seed=100 + seed, shift=-1.5) for seed in range(20)])
-    found = service.get("/v1/traffic").json()
-    assert found["monitor"]["alarm"] is True
-    assert found["monitor"]["n_outside"] > 0
+    result = service.get("/v1/traffic").json()
+    assert result["monitor"]["alarm"] is True
+    assert result["monitor"]["n_outside"] > 0
     metrics = metrics_of(service)
     assert metrics["nescio_monitor_alarm", ()] == 1
     assert metrics["nescio_monitor_log10_evidence", ()] > 2
@@ -56,9 +66,9 @@ def test_kept_columns_of_a_client_do_not_stop_the_monitor(client, some_logits, t
 def test_recent_traffic_goes_round(client, some_logits):
     service = client()
     stream(service, [some_logits(250, seed=seed) for seed in range(12)])
-    found = service.get("/v1/traffic").json()
-    assert found["n_watched"] == 3000
-    recent = found["recent"]
+    result = service.get("/v1/traffic").json()
+    assert result["n_watched"] == 3000
+    recent = result["recent"]
     assert len(recent["time"]) == len(recent["score"]) == len(recent["in_distribution"]) == 2000
     assert recent["time"] == sorted(recent["time"])
 
@@ -148,6 +158,174 @@ def test_a_place_where_no_state_can_be_kept_is_said_at_the_start(app, detector_f
 def test_traffic_of_a_detector_by_groups(client, detector_file, some_logits):
     service = client(detector_file(groups="label_count"))
     post_logits(service, some_logits(200))
-    found = service.get("/v1/traffic").json()
-    assert found["monitor"]["n_samples"] == 200
-    assert json.dumps(found)
+    result = service.get("/v1/traffic").json()
+    assert result["monitor"]["n_samples"] == 200
+    assert json.dumps(result)
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+def test_metrics_count_requests_scores_and_labels(client, detector_file, some_logits):
+    file = detector_file()
+    service, logits = client(file), some_logits(100, dtype=np.float64)
+    expected = ns.load(file).assess(logits)
+    for start in range(0, 100, 20):
+        assert post_logits(service, logits[start : start + 20]).status_code == 200
+    service.post("/v1/score", content=b"x", headers={"content-type": "application/json"})
+    service.get("/nowhere")
+    service.get("/nowhere/else")
+    result = metrics_of(service)
+
+    def value(name, **labels):
+        return result[name, tuple(sorted(labels.items()))]
+
+    assert value("nescio_requests_total", path="/v1/score", status="200") == 5
+    assert value("nescio_requests_total", path="/v1/score", status="400") == 1
+    assert value("nescio_requests_total", path="other", status="404") == 2
+    assert value("nescio_request_seconds_count", path="/v1/score") == 6
+    assert 0 < value("nescio_request_seconds_sum", path="/v1/score") < 60
+    assert value("nescio_samples_total") == 100
+    assert value("nescio_flagged_total") == len(expected.flagged) > 0
+    assert value("nescio_flagged_share") == pytest.approx(len(expected.flagged) / 100)
+    assert value("nescio_flagged_share_allowed") == pytest.approx(0.05)
+    assert value("nescio_requests_limit") == 256
+    assert value("nescio_score_count") == 100
+    assert value("nescio_score_sum") == pytest.approx(expected.scores.sum())
+    buckets = {
+        float(dict(labels)["le"]): count
+        for (name, labels), count in result.items()
+        if name == "nescio_score_bucket"
+    }
+    for bound, count in buckets.items():
+        # The bounds are printed to nine digits.
+        assert abs(count - np.count_nonzero(expected.scores <= bound)) <= 1
+    assert buckets[np.inf] == 100
+    fired = {
+        dict(labels)["label"]: count
+        for (name, labels), count in result.items()
+        if name == "nescio_label_fired_total"
+    }
+    assert fired == dict(
+        zip(("cat", "dog", "bird", "car"), (logits > 0).sum(0).tolist(), strict=True)
+    )
+    assert value("nescio_requests_in_progress") == value("nescio_waiting_bytes") == 0
+    assert value("nescio_monitor_alarm") == 0
+
+
+def test_metrics_are_there_before_the_first_request(client):
+    result = metrics_of(client())
+    assert result["nescio_samples_total", ()] == 0
+    assert result["nescio_flagged_share", ()] == 0
+    # Prometheus computes an increase only from a sample before the event.
+    assert result["nescio_reloads_total", (("result", "failed"),)] == 0
+    assert result["nescio_requests_total", (("path", "/v1/score"), ("status", "500"))] == 0
+
+
+def test_label_names_cannot_break_the_page_of_metrics(client, tmp_path, some_logits):
+    names = ['a"b', "c\nd", "e\\f", "ü {x=1}"]
+    detector = ns.JointEnergy().calibrate(ns.Outputs(some_logits(300), label_names=names))
+    detector.save(tmp_path / "odd.nescio")
+    service = client(tmp_path / "odd.nescio")
+    post_logits(service, some_logits(10))
+    result = {
+        dict(labels)["label"] for name, labels in metrics_of(service) if "label_fired" in name
+    }
+    assert result == set(names)
+
+
+# --- charts -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(detector_file):
+    def make(**calibration):
+        return Engine(Settings(detector_file(**calibration)))
+
+    return make
+
+
+@pytest.fixture
+def engine_of(tmp_path):
+    """Make an engine with these calibration scores."""
+
+    def make(scores):
+        detector = ns.MaxLogit().calibrate(np.asarray(scores)[:, None])
+        detector.save(Path(tmp_path / "scores.nescio"), force=True)
+        return Engine(Settings(tmp_path / "scores.nescio"))
+
+    return make
+
+
+def marked_x(chart):
+    """The x of the marker, and the direction in which the score lies beyond the histogram."""
+    (marker,) = (group for group in chart.iter(f"{SVG}g") if group.get("data-mark") == "score")
+    path = marker.find(f"{SVG}path").get("d")
+    return float(re.match(r"M(\S+) ", path)[1]), marker.get("data-beyond")
+
+
+def test_the_score_is_marked_on_either_side_of_the_threshold(engine):
+    served = engine()
+    (threshold,) = served.calibration.threshold_values.values()
+    for score, verdict in ((threshold - 0.01, "out"), (threshold, "in"), (threshold + 1, "in")):
+        text = score_chart(served, score, "all", 500)
+        chart = ElementTree.fromstring(text)
+        assert chart.get("viewBox").startswith("0 0 500 ")
+        assert f'class="marker {verdict}"' in text
+        assert {"area out", "area in"} <= {path.get("class") for path in chart.iter(f"{SVG}path")}
+    for score, x, beyond in ((-1e300, 0.0, "left"), (1e300, 500.0 - 2 * 14, "right")):
+        chart = ElementTree.fromstring(score_chart(served, score, "all", 500))
+        assert marked_x(chart) == (x, beyond)
+
+
+def test_outliers_of_the_calibration_do_not_flatten_the_histogram(engine_of, rng):
+    scores = rng.normal(size=1000)
+    scores[:20] *= 1e4  # 2 %, as Mahalanobis scores have them
+    served = engine_of(scores)
+    histogram = served.histograms[None]
+    assert histogram.lower + histogram.higher == 20
+    assert sum(histogram.counts) == 1000
+    assert max(histogram.counts) < 120
+    text = score_chart(served, 0.0, "all", 600)
+    assert f"◀ {histogram.lower} lower" in text
+    assert f"{histogram.higher} higher ▶" in text
+
+
+def test_a_threshold_among_outliers_is_drawn_at_the_edge(engine_of, rng):
+    scores = rng.normal(size=1000)
+    scores[:100] -= 1e4
+    served = engine_of(scores)
+    (threshold,) = served.calibration.threshold_values.values()
+    assert threshold < served.histograms[None].edges[0]
+    text = score_chart(served, 0.0, "all", 600)
+    ElementTree.fromstring(text)
+    assert "nan" not in text
+    assert "threshold" in text
+    (recent, *_) = drawn(served, [0.1, 0.2, -5e3], [True, True, False])
+    ElementTree.fromstring(recent.svg)
+
+
+def test_a_group_has_its_own_histogram_and_threshold(engine):
+    served = engine(groups="label_count")
+    names = list(served.calibration.threshold_values)
+    charts = {score_chart(served, 3.0, name, 500) for name in names}
+    assert len(charts) == len(names) > 1
+
+
+def drawn(served, scores, inside):
+    """Return the charts of recent traffic."""
+    recent = RecentInputs(list(range(len(scores))), scores, inside)
+    return traffic_charts(served, TrafficReport(len(scores), recent, {}, False), 600)
+
+
+def test_every_input_is_drawn_once_even_without_a_score(engine):
+    scores = [*np.linspace(0, 9, 30).tolist(), np.nan, -np.inf, 1e9]
+    inside = [score > 4 for score in scores]
+    charts = drawn(engine(), scores, inside)
+    assert [chart.title for chart in charts] == ["Scores", "Evidence of a change"]
+    svg = ElementTree.fromstring(charts[0].svg)
+    paths = {path.get("class"): path.get("d") for path in svg.iter("path")}
+    assert paths["dots in few"].count("M") == sum(inside)
+    assert paths["crosses out"].count("M") == len(inside) - sum(inside)
+    assert "nan" not in charts[0].svg
+    assert drawn(engine(), [], []) == []

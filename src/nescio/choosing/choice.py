@@ -415,7 +415,7 @@ def choose(
 def default_candidates(layers: Sequence[str]) -> list[str]:
     """Return the detectors of logits, and those of features once for each layer.
 
-    Simple ones come first: of equal ones, the first is picked.
+    Simple detectors come first, because the first of equal detectors is picked.
 
     Examples
     --------
@@ -523,10 +523,7 @@ def with_criterion(standing: Standing, baseline: Standing) -> Standing:
 
 
 def ordered(standings: Sequence[Standing]) -> tuple[Standing, ...]:
-    """Return the standings, the best first, with p-values against it.
-
-    Of equal ones, the first is the best.
-    """
+    """Return the standings, the best first, with p-values against it; ties keep their order."""
     best, *rest = sorted(standings, key=lambda standing: standing.mean)
     tested = [
         replace(standing, p_value=paired_p_value(standing.criterion, best.criterion))

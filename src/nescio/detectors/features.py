@@ -19,8 +19,8 @@ Matrix = NDArray[np.float64]
 
 _LARGEST_BLOCK = 2**23  # elements of 8 bytes: 64 MB
 _MOST_ROWS = 1024
-# Kernels of BLAS take 2 to 24 rows at a time: with this number no rest remains, which they would
-# add in another order. More rows would cost time for a single one, fewer for a large batch.
+# Kernels of BLAS take 2 to 24 rows at a time. With this number no rows remain, which they would
+# add in another order. More rows would slow down a single row, and fewer a large batch.
 _PRODUCT_ROWS = 24
 # Relative to the largest variance, for each feature: rounding to float32 leaves a variance of up to
 # 2 ** -48 in directions that have none. Whether the values were stored as float32 or as float64
@@ -62,7 +62,7 @@ class FeatureDetector(Detector):
 
 
 def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
-    """Give blocks of rows so small that a temporary array of this width has at most 64 MB."""
+    """Give blocks of rows: a temporary array of this width and 8 bytes takes at most 64 MB."""
     step = min(_MOST_ROWS, max(1, _LARGEST_BLOCK // width))
     for start in range(0, n_rows, step):
         yield slice(start, start + step)

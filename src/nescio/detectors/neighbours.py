@@ -1,8 +1,9 @@
-"""Search among training samples that are kept, and the detectors that are made of it.
+"""Nearest-neighbour search among stored training samples, and the detectors that use it.
 
-Products choose candidates, because BLAS computes them fast; distances from differences in float64
-decide, and of equal ones the first. So neither the batch nor the order in which a processor adds
-changes a distance, unless more samples than the spare candidates are as near up to rounding.
+Matrix products select candidates, because BLAS computes them fast. Distances from differences in
+float64 then decide; of tied samples, the first is the nearest. So a distance depends neither on the
+batch nor on the order of summation, unless more samples than the spare candidates are tied up to
+rounding.
 """
 
 from __future__ import annotations

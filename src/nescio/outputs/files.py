@@ -29,6 +29,9 @@ _ARRAYS = "arrays."
 _KEPT = "kept."
 _HEAD = ("head.weight", "head.bias")
 
+_DAMAGED = (
+    "is not a NumPy file, is truncated or damaged, or holds Python objects; nescio never unpickles."
+)
 # What NumPy raises for damaged files, zip archives included.
 _NUMPY_ERRORS = (
     AttributeError, EOFError, KeyError, MemoryError, NotImplementedError, OSError, RuntimeError,
@@ -198,7 +201,7 @@ def _read_npy(path: Path) -> dict[str, Any]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except _NUMPY_ERRORS as error:
-        raise FileFormatError(_numpy_reason(path)) from error
+        raise FileFormatError(f"{path} {_DAMAGED}") from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise FileFormatError(f"{path} is an .npz archive: rename it to end in .npz.")
@@ -216,32 +219,24 @@ def _read_npz(path: Path) -> dict[str, Any]:
             optional = (*MATRICES[1:], "ids", "label_names")
             content |= {name: archive[name] for name in optional if name in names}
             head = [archive[name] for name in _HEAD if name in names]
-            others = [name for name in names if name not in (logits, *optional, *_HEAD)]
+            own_names = [name for name in names if name not in (logits, *optional, *_HEAD)]
             n_samples = len(content["logits"])
             arrays = {
-                name: archive[name] for name in others if _is_matrix(archive, name, n_samples)
+                name: archive[name] for name in own_names if _is_matrix(archive, name, n_samples)
             }
     except FileFormatError:
         raise
     except _NUMPY_ERRORS as error:
-        raise FileFormatError(_numpy_reason(path)) from error
+        raise FileFormatError(f"{path} {_DAMAGED}") from error
     # An entry of the archive that is no array is given as bytes.
     if not all(isinstance(array, np.ndarray) for array in (*content.values(), *head)):
-        raise FileFormatError(_numpy_reason(path))
+        raise FileFormatError(f"{path} {_DAMAGED}")
     for name in ("ids", "label_names"):
         if name in content and content[name].ndim != 1:
             raise ShapeError(f"{name} must have one dimension, got shape {content[name].shape}.")
     if len(head) == len(_HEAD):
         content["head"] = Head(*head)
     return content | {"arrays": arrays}
-
-
-def _numpy_reason(path: Path) -> str:
-    with path.open("rb") as stream:
-        magic = stream.read(6)
-    if magic.startswith((b"\x93NUMPY", b"PK")):
-        return f"{path} is truncated or damaged, or holds Python objects; nescio never unpickles."
-    return f"{path} is not a NumPy file."
 
 
 def _is_matrix(archive: Any, name: str, n_samples: int) -> bool:

@@ -106,6 +106,8 @@ def test_missing_folders_are_named(tmp_path, tree):
         (b"[]", "is not an MS-COCO annotation file"),
         (b'{"images": 3, "categories": []}', "is not an MS-COCO annotation file"),
         (b'{"images": [{"id": 1}], "categories": []}', "an entry has no 'file_name'"),
+        (b'{"images": [{"id": 1.5, "file_name": "a"}], "categories": []}', "is not an MS-COCO"),
+        (b'{"images": [], "categories": [{"id": 1, "name": null}]}', "a name is no text"),
         (b'{"images": [7], "categories": []}', "is not an MS-COCO annotation file"),
     ],
 )

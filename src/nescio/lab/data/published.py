@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -64,8 +65,8 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     find_folder("MS-COCO 2014", file.parent)
     files, names, annotations = _parse_coco(file)
     labels = np.zeros((len(files), len(names)), np.uint8)
-    row = {image: index for index, image in enumerate(files)}
-    column = {category: index for index, category in enumerate(names)}
+    row = {image: number for number, image in enumerate(files)}
+    column = {category: number for number, category in enumerate(names)}
     for image, category in annotations:
         if image not in row or category not in column:
             unknown = f"category {category}" if image in row else f"image {image}"
@@ -96,20 +97,20 @@ def _parse_coco(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[
         ) from error
     try:
         images, categories = content["images"], content["categories"]
-        files = {int(image["id"]): str(image["file_name"]) for image in images}
-        names = dict(
-            sorted((int(category["id"]), str(category["name"])) for category in categories)
-        )
+        files = {operator.index(image["id"]): image["file_name"] for image in images}
+        names = {operator.index(category["id"]): category["name"] for category in categories}
         annotations = [  # image_info files have none
-            (int(entry["image_id"]), int(entry["category_id"]))
+            (operator.index(entry["image_id"]), operator.index(entry["category_id"]))
             for entry in content.get("annotations", [])
         ]
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         lacks = f": an entry has no {error}" if isinstance(error, KeyError) else ""
         raise DatasetError(f"{file} is not an MS-COCO annotation file{lacks}.") from error
+    if not all(isinstance(name, str) for name in (*files.values(), *names.values())):
+        raise DatasetError(f"{file} is not an MS-COCO annotation file: a name is no text.")
     if len(files) != len(images) or len(set(names.values())) != len(categories):
         raise DatasetError(f"{file}: two images or categories have the same id or name.")
-    return files, names, annotations
+    return files, dict(sorted(names.items())), annotations
 
 
 # --- PASCAL-VOC 2012 ------------------------------------------------------------------------------
