@@ -280,7 +280,8 @@ def make_app(settings: Settings) -> App:
     Examples
     --------
     >>> import tempfile
-    >>>     >>> import nescio as ns
+    >>> import numpy as np
+    >>> import nescio as ns
     >>> logits = np.random.default_rng(0).normal(-2, 3, (100, 5))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     ns.JointEnergy().calibrate(logits).save(f"{folder}/tagger.nescio")
