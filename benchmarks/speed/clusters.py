@@ -39,7 +39,7 @@ def _score(bench: Bench, folder: Path) -> None:
     import nescio as ns
     from nescio.detectors.verdicts import score_stream
     from nescio.integrations.ray import Verdicts, connected, ray_scoring
-    from nescio.outputs.reading import OutputsStream
+    from nescio.outputs.files import OutputsStream
 
     rng = np.random.default_rng(0)
     names = [f"label {index}" for index in range(N_LABELS)]

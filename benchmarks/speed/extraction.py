@@ -91,7 +91,7 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
     from nescio.detectors import JointEnergy
     from nescio.lab.data.split import Reader, Split, in_batches
     from nescio.lab.extraction import Runtimes
-    from nescio.lab.networks.checkpoint import Architecture, Checkpoint, CheckpointRunner
+    from nescio.lab.networks.network import Architecture, Checkpoint, CheckpointRunner
     from nescio.models.images import Preprocessing
     from nescio.outputs import Outputs
 

@@ -286,8 +286,8 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     """Networks, weights, tunings and settings."""
     import torch
 
-    from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_checkpoint
-    from nescio.lab.networks.network import read_state_dict
+    from nescio.lab.networks.network import Architecture, Checkpoint, load_checkpoint
+    from nescio.lab.networks.weights import read_state_dict
     from nescio.lab.perturbation import Setting, Tuning
     from nescio.lab.settings import TrainSettings, TuneSettings
     from nescio.models.images import Preprocessing
