@@ -7,7 +7,6 @@ imported.
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from nescio.errors import (
     ParameterError,
     ProbabilitiesError,
     ShapeError,
+    nearest,
 )
 
 Array = NDArray[Any]
@@ -269,10 +269,9 @@ def from_table(
     values = {}
     for key, value in table.items():
         if key not in allowed:
-            close = difflib.get_close_matches(key, allowed, n=1)
-            guess = f" Did you mean {close[0]!r}?" if close else ""
             raise ParameterError(
-                f"{place}there is no key {key!r}.{guess} The keys are {', '.join(sorted(allowed))}."
+                f"{place}there is no key {key!r}.{nearest(key, allowed, 1)} The keys are "
+                f"{', '.join(sorted(allowed))}."
             )
         inside = f"{where}.{key}" if where else key
         values[key] = _value(value, hints[key], key, inside, getattr(base, key, None), place)

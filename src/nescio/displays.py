@@ -14,6 +14,7 @@ import numpy as np
 
 from nescio._charts.histogram import FEW, Histogram, roc
 from nescio._charts.svg import HUES, JOINT, Values, cut, palette, short
+from nescio.detectors.base import require_calibration
 from nescio.errors import InputError, ParameterError, require
 
 if TYPE_CHECKING:
@@ -96,17 +97,12 @@ class ScoreHistogramDisplay(Display):
         ax : matplotlib Axes, optional
             Where to draw; by default in a new figure.
         """
-        calibration = getattr(detector, "calibration_", None)
-        if calibration is None:
-            raise InputError(
-                f"this {type(detector).__name__} is not calibrated, so there is nothing to draw. "
-                "Call calibrate(held_out) first."
-            )
+        require_calibration(detector)
         sets = {} if X is None else {"new data": X}
         if ood is not None:
             sets |= ood if isinstance(ood, Mapping) else {"OOD data": ood}
         scores = {name: detector.score_samples(data) for name, data in sets.items()}
-        return cls(calibration, scores, detector.name).plot(ax)
+        return cls(detector.calibration_, scores, detector.name).plot(ax)
 
     @classmethod
     def from_assessment(cls, assessment: Assessment, *, ax: Any = None) -> Self:

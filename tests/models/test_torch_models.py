@@ -256,9 +256,9 @@ def test_features_before_an_activation_in_place_are_those_before():
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ("haed", r"no layer 'haed'. Nearest: head"),
-        ("haed:input", r"no layer 'haed'. Nearest: head"),
-        ("norm,haed", r"no layer 'haed'. Nearest: head"),
+        ("haed", r"no layer 'haed'. Did you mean 'head"),
+        ("haed:input", r"no layer 'haed'. Did you mean 'head"),
+        ("norm,haed", r"no layer 'haed'. Did you mean 'head"),
     ],
 )
 def test_a_layer_that_is_not_there(features, message):

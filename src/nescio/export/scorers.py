@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nescio import scores
 from nescio.calibration import Scores
-from nescio.detectors import Arrays, Detector, NotCalibratedError
+from nescio.detectors import Arrays, Detector
 from nescio.detectors.combined import Combined, reference_limits, reference_scores, tail_scale
 from nescio.errors import ExportError
 
@@ -195,8 +195,6 @@ class CombinedScore(nn.Module):
 
     def __init__(self, detector: Combined) -> None:
         super().__init__()
-        if not hasattr(detector, "calibration_"):
-            raise NotCalibratedError("combined is not calibrated: call calibrate(held_out) first.")
         if detector.rule not in _RULES:
             raise ExportError(
                 f"combined cannot be exported with rule={detector.rule}: it needs the quantiles of "

@@ -98,7 +98,7 @@ def test_densenet_features_are_those_of_the_paper():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet19", "no classification model 'resnet19'. Nearest: resnet18"),
+        ("resnet19", "no classification model 'resnet19'. Did you mean 'resnet18"),
         ("", "no classification model ''"),
         ("fasterrcnn_resnet50_fpn", "no classification model"),
         ("efficientnet-lite5", "no classification model 'efficientnet-lite5'.*lite0 to 4"),
@@ -159,7 +159,9 @@ class TestTimm:
             build_network("timm/resnet10t", 3, weights="imagenet")
 
     def test_an_unknown_name(self):
-        with pytest.raises(ParameterError, match=r"timm has no model 'resnet19'. Nearest: resnet"):
+        with pytest.raises(
+            ParameterError, match=r"timm has no model 'resnet19'. Did you mean 'resnet"
+        ):
             build_network("timm/resnet19", 3)
 
 
@@ -209,7 +211,7 @@ def test_a_network_of_ones_own(own_module, tmp_path):
         build_network(name, 4, features="relu", weights="imagenet")
     with pytest.raises(ParameterError, match=r"features must name the layer.*relu, labels"):
         build_network(name, 4)
-    with pytest.raises(ParameterError, match=r"no layer 'hiden'. Nearest: hidden"):
+    with pytest.raises(ParameterError, match=r"no layer 'hiden'. Did you mean 'hidden"):
         build_network(name, 4, features="hiden")
 
 
@@ -219,7 +221,7 @@ def test_a_network_of_ones_own(own_module, tmp_path):
         ("module:users_networks", "module:package.module:factory, got 'module:users_networks'"),
         ("module::Small", "module:package.module:factory, got"),
         ("module:users_nets.deep:Small", "cannot import 'users_nets.deep'.*PYTHONPATH"),
-        ("module:users_networks:Smal", "no function 'Smal'. Nearest: Small"),
+        ("module:users_networks:Smal", "no function 'Smal'. Did you mean 'Small"),
         ("module:users_networks:not_a_module", r"must return a torch module, got str"),
         ("module:math:sin", r"math:sin\(\) failed: TypeError"),
     ],
