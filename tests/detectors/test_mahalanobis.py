@@ -193,11 +193,3 @@ def test_without_labels_it_is_the_plain_distance(data, rng):
         ns.RelativeMahalanobis().fit(features).score_samples(new),
         ns.Mahalanobis(normalise=True).fit(features).score_samples(new),
     )
-
-
-def test_features_are_normalised_by_default(data):
-    features, labels = data
-    detector = ns.RelativeMahalanobis().fit(features, labels)
-    np.testing.assert_allclose(
-        detector.score_samples(features * 7), detector.score_samples(features), rtol=1e-6
-    )

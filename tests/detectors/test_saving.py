@@ -65,7 +65,7 @@ def test_truncation_and_damage_are_refused(saved, tmp_path):
         ns.load(damaged)
 
 
-def test_files_of_another_kind_are_refused(tmp_path):
+def test_files_of_another_kind_are_refused(saved, tmp_path):
     make_outputs(5).save(tmp_path / "outputs.safetensors")
     with pytest.raises(FileFormatError, match=r"not a saved detector: it holds 'nescio.outputs'"):
         ns.load(tmp_path / "outputs.safetensors")
@@ -74,13 +74,8 @@ def test_files_of_another_kind_are_refused(tmp_path):
         ns.load(tmp_path / "other")
     with pytest.raises(FileError, match="no file"):
         ns.load(tmp_path / "nowhere.nescio")
-
-
-def test_outputs_do_not_come_from_a_detector(saved, tmp_path):
     path = saved("joint_energy").rename(tmp_path / "x.safetensors")
-    with pytest.raises(
-        FileFormatError, match=r"not a file of a model's outputs: it holds 'nescio.detector'"
-    ):
+    with pytest.raises(FileFormatError, match=r"not a file of a model's outputs: it holds"):
         ns.Outputs.load(path)
 
 
