@@ -142,23 +142,6 @@ def test_a_data_frame_is_matched_by_name(library, logits, tmp_path):
             scorer.predict(frame_of(library, {name: columns[name] for name in "abcde"}))
 
 
-@LIBRARIES
-def test_empty_cells_of_a_data_frame_are_bad_values(library, logits):
-    columns = {**named(logits), "b": [None, *logits[1:, 1].tolist()]}
-    detector = ns.JointEnergy(nonfinite="out").calibrate(logits)
-    frame = frame_of(library, columns)
-    assert np.flatnonzero(np.isneginf(detector.score_samples(frame))).tolist() == [0]
-    with pytest.raises(NonFiniteError, match="in 1 of 400 rows: 0"):
-        detector.set_params(nonfinite="raise").predict(frame)
-
-
-@LIBRARIES
-def test_a_column_that_may_not_be_a_label_is_an_error(library, logits):
-    frame = frame_of(library, {"text": ["x"] * 400, **named(logits)})
-    with pytest.raises(InputError, match=r"'text'.*Outputs\.from_frame\(frame, \.\.\.\)"):
-        ns.JointEnergy().calibrate(frame)
-
-
 def test_the_index_of_pandas_gives_the_ids(logits):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(named(logits))
