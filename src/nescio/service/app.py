@@ -434,7 +434,7 @@ def _check_host(header: str) -> None:
     host = header.lower()
     name, separator, port = host.rpartition(":")
     name = name if separator and port.isdecimal() else host
-    if name not in ("", "localhost") and not is_loopback(name.strip("[]")):
+    if host and name != "localhost" and not is_loopback(name.strip("[]")):
         raise HTTPException(
             403,
             f"the host name {host[:100]!r} is not accepted. Without a token, call the service as "

@@ -33,7 +33,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nescio._threads import available_cpus
-from nescio.errors import FileError, NescioError, require
+from nescio.errors import FileError, NescioError, ParameterError, require
 from nescio.service.app import App, is_loopback, make_app
 from nescio.service.service import Service
 from nescio.service.settings import Settings
@@ -198,7 +198,12 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, log_level: str = "info"
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    no_token: bool = False,
+    log_level: str = "info",
 ) -> None:
     """Run the service until it gets a signal to stop.
 
@@ -207,6 +212,8 @@ def serve(
     settings : Settings
     host, port
         The address to listen on. Port 0 takes a free port, which the log names.
+    no_token : bool
+        Whether a service without a token may listen on an address that other machines can reach.
     log_level : {"debug", "info", "warning", "error"}
         At "warning", requests are not logged.
     """
@@ -220,6 +227,12 @@ def serve(
         listening = _bound(host, port)
         name, number = listening.getsockname()[:2]
         service.only_local = is_loopback(name)
+        if settings.token is None and not (service.only_local or no_token):
+            listening.close()
+            raise ParameterError(
+                f"other machines can reach {name}, and there is no token. Pass --token-file, or "
+                "--no-token if everyone who reaches the address may call the service."
+            )
         engine = service.engine
         announce(
             "serving",
@@ -229,11 +242,6 @@ def serve(
             model=None if settings.model is None else settings.model.name,
             token=settings.token is not None,
         )
-        if settings.token is None and not service.only_local:
-            logger.warning(
-                "without a token, anyone who can reach this address can call the service",
-                extra={"host": name},
-            )
         Server(config_of(app), service).run(sockets=[listening])
         announce("stopped", accepted=service.n_accepted, answered=service.n_answered)
 
