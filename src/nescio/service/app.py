@@ -37,7 +37,7 @@ from nescio.service.requests import (
     form_files,
     verdict_columns,
 )
-from nescio.service.service import Service
+from nescio.service.service import Engine, Service
 from nescio.service.settings import Settings
 from nescio.service.traffic import logger, score_chart, traffic_charts
 
@@ -176,11 +176,8 @@ async def traffic(service: Service, request: Request, query: api.TrafficQuery) -
 
     Returns recent scores, and the report of the monitor with the share flagged.
     """
-    engine = service.engine
-    report = engine.traffic.report(service.stopping)
-    if query.charts is not msgspec.UNSET:
-        report.charts = traffic_charts(engine, report, query.charts)
-    return Answer(msgspec.json.encode(report))
+    arguments = service.engine, service.stopping, query.charts
+    return Answer(await service.in_thread(_traffic_report, *arguments))
 
 
 @api.Operation("POST", "/v1/reload", {api.JSON: api.DetectorDescription}, errors=(409,))
@@ -242,6 +239,13 @@ async def openapi(service: Service, request: Request, query: api.NoQuery) -> Ans
 
 
 _document = functools.cache(api.make_document)
+
+
+def _traffic_report(engine: Engine, stopping: bool, width: int | msgspec.UnsetType) -> bytes:
+    report = engine.traffic.report(stopping)
+    if width is not msgspec.UNSET:
+        report.charts = traffic_charts(engine, report, width)
+    return msgspec.json.encode(report)
 
 
 def _inputs(
