@@ -401,8 +401,8 @@ def _(folder: Path) -> Fault:
 
 @fault("pipelined requests, answers not read")
 def _(folder: Path) -> Fault:
-    item = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    return plain(folder), lambda service: flood(service, b"", item * 1_000)
+    request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    return plain(folder), lambda service: flood(service, b"", request * 1_000)
 
 
 @fault("250 idle connections, 200 file descriptors")

@@ -300,12 +300,6 @@ class Reason(Result):
             notes=notes,
         )
 
-    def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Draw the terms of the most telling labels, or the parts; see `ExplanationDisplay`."""
-        from nescio.displays import ExplanationDisplay
-
-        return ExplanationDisplay(self, **options).plot(ax)
-
 
 def _label_bars(reason: Reason) -> Markup:
     """Draw a bar per label, with a mark at its median; empty if a term is negative."""
@@ -414,10 +408,6 @@ class ExplainedVerdicts(Result):
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON: the detector, and the reason of each input."""
         return {"detector": self.detector, "samples": [reason.as_dict() for reason in self]}
-
-    def plot(self, ax: Any = None, *, row: int = 0, **options: Any) -> Any:
-        """Draw the terms, or the shares of the parts, of one sample; see `ExplanationDisplay`."""
-        return self[row].plot(ax, **options)
 
     def _table(self, pieces: dict[str, Any]) -> dict[str, Any]:
         """Return one column per label or part, after the ids if they are known."""

@@ -24,7 +24,7 @@ from nescio.cli.console import (
 )
 from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_numbers
 from nescio.errors import FileFormatError, ParameterError, require
-from nescio.outputs.reading import read_outputs
+from nescio.outputs.files import read_outputs
 
 _LEVELS = ("debug", "info", "warning", "error")
 _TOKEN_VARIABLE = "NESCIO_TOKEN"

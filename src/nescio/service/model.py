@@ -19,7 +19,7 @@ from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
-from nescio.service.requests import TooLargeError, without_advice
+from nescio.service.requests import TooLargeError
 from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Settings
 
 logger = logging.getLogger("nescio.service")
@@ -130,7 +130,7 @@ class Model:
             return self.wrapped.outputs(inputs, batch_size=n_rows(inputs))
         except ProbabilitiesError as error:
             raise ProbabilitiesError(
-                f"the outputs of the model: {without_advice(error)} If it returns probabilities, "
+                f"the outputs of the model: {error.reason} If it returns probabilities, "
                 "start the service with --from-probs."
             ) from error
 

@@ -275,15 +275,10 @@ def decode_outputs(kind: str, data: bytes, from_probs: bool | None = None) -> Ou
             check_logits(outputs.logits)
         except ProbabilitiesError as error:
             raise ProbabilitiesError(
-                f"{without_advice(error)} To send probabilities, add ?from_probs=true to the "
+                f"{error.reason} To send probabilities, add ?from_probs=true to the "
                 "address. If they are logits, add ?from_probs=false."
             ) from error
     return outputs
-
-
-def without_advice(error: ProbabilitiesError) -> str:
-    """Return what the library says about a matrix, without what to do in Python."""
-    return str(error).partition(" Pass from_probs")[0]
 
 
 def _tensor_outputs(data: bytes) -> Outputs:
