@@ -25,7 +25,7 @@ from nescio._io.tensors import read_tensors
 from nescio.errors import FileFormatError, InputError, NescioError, ShapeError
 from nescio.lab.benchmark.results import read_lines
 from nescio.lab.benchmark.spec import load_spec
-from nescio.lab.networks.checkpoint import load_checkpoint
+from nescio.lab.networks.network import load_checkpoint
 from nescio.lab.perturbation import Tuning
 from nescio.lab.settings import TrainSettings
 

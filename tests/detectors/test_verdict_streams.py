@@ -15,8 +15,8 @@ import nescio as ns
 from nescio._io.tables import Columns
 from nescio.detectors.verdicts import score_stream
 from nescio.errors import InputError, NonFiniteError, ParameterError
-from nescio.outputs import reading
-from nescio.outputs.reading import OutputsStream
+from nescio.outputs import files
+from nescio.outputs.files import OutputsStream
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -30,7 +30,7 @@ SIZE = 128
 @pytest.fixture(autouse=True)
 def _small_blocks_in_a_folder_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reading, "_MOST_ROWS", SIZE)
+    monkeypatch.setattr(files, "_MOST_ROWS", SIZE)
 
 
 @pytest.fixture

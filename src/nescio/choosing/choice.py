@@ -21,7 +21,7 @@ from nescio.errors import MissingInputError, NescioWarning, ParameterError
 from nescio.metrics import mean_average_precision
 from nescio.metrics.comparison import Spread, compare_outputs, obstacle
 from nescio.outputs import Outputs
-from nescio.outputs.reading import Sets
+from nescio.outputs.sets import Sets
 
 COLUMNS = ("detector", "criterion ↓", "near ↓", "far ↓", "p")
 

@@ -26,8 +26,8 @@ from nescio.calibration.calibration import fdr_limit
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, error_context
 from nescio.outputs import Outputs
+from nescio.outputs.files import Block, OutputsStream
 from nescio.outputs.outputs import join_columns, join_indexes, match_labels, rows_of_index
-from nescio.outputs.reading import Block, OutputsStream
 from nescio.scores import label_prob
 
 if TYPE_CHECKING:

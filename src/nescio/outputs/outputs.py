@@ -383,7 +383,7 @@ class Outputs(Result):
         A .safetensors file of nescio has a checksum, which is verified. This reads the whole file
         once. `verify=False` leaves it out, for files of many gigabytes.
         """
-        from nescio.outputs.reading import OutputsStream
+        from nescio.outputs.files import OutputsStream
 
         columns = Columns(id_column, labels, ignore, keep, sep=sep, decimal=decimal)
         stream = OutputsStream(path, columns, from_probs=from_probs, verify=verify)
@@ -451,6 +451,8 @@ def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
     names = tuple(map(str, names))
     if len(names) != n_labels:
         raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")
+    if not names:
+        raise InputError("label_names must name at least one label.")
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise InputError(f"label_names must be distinct; {name!r} appears {count} times.")
