@@ -90,9 +90,8 @@ class Combined(Detector):
         How the p-values are combined. Fisher's and Stouffer's rules add up what each part says;
         the others follow the part with the smallest p-value. The harmonic mean does so without
         silencing the others, and a part that sees nothing strange cannot outweigh one that does.
-        Under Cauchy's and Stouffer's rules a
-        part whose p-value is close to 1 can outweigh the alarm of another, because their terms
-        have no upper bound.
+        Under Cauchy's and Stouffer's rules, a part whose p-value is close to 1 can outweigh the
+        alarm of another, because their terms have no upper bound.
 
     Attributes
     ----------
