@@ -121,7 +121,7 @@ def test_the_colours_suit_the_background(detector):
 
 
 def test_what_cannot_be_drawn_is_said(data, detector):
-    with pytest.raises(ns.NotCalibratedError, match="no threshold yet"):
+    with pytest.raises(InputError, match="not calibrated"):
         ns.ScoreHistogramDisplay.from_detector(ns.JointEnergy())
     with pytest.raises(InputError, match="from_detector"):
         detector.assess(data[1], fdr=0.1).plot()

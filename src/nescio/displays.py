@@ -14,7 +14,6 @@ import numpy as np
 
 from nescio._charts.histogram import FEW, Histogram, roc
 from nescio._charts.svg import HUES, JOINT, Values, cut, palette, short
-from nescio.detectors.base import require_calibration
 from nescio.errors import InputError, ParameterError, require
 
 if TYPE_CHECKING:
@@ -97,12 +96,17 @@ class ScoreHistogramDisplay(Display):
         ax : matplotlib Axes, optional
             Where to draw; by default in a new figure.
         """
-        require_calibration(detector)
+        calibration = getattr(detector, "calibration_", None)
+        if calibration is None:
+            raise InputError(
+                f"this {type(detector).__name__} is not calibrated, so there is nothing to draw. "
+                "Call calibrate(held_out) first."
+            )
         sets = {} if X is None else {"new data": X}
         if ood is not None:
             sets |= ood if isinstance(ood, Mapping) else {"OOD data": ood}
         scores = {name: detector.score_samples(data) for name, data in sets.items()}
-        return cls(detector.calibration_, scores, detector.name).plot(ax)
+        return cls(calibration, scores, detector.name).plot(ax)
 
     @classmethod
     def from_assessment(cls, assessment: Assessment, *, ax: Any = None) -> Self:
