@@ -25,7 +25,7 @@ from nescio.cli.console import (
     progress_bar,
     say,
 )
-from nescio.cli.vision import (
+from nescio.cli.models import (
     MODEL_HELP,
     Device,
     Mean,
