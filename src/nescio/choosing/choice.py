@@ -33,7 +33,6 @@ Otherwise one sample more or less would decide where joint energy lets almost no
 
 Values = tuple[float, ...]
 
-_BASELINE = "the baseline of the criterion"  # no detector can have this name
 _NEAR = "near"
 
 _OF_LOGITS = (
@@ -361,16 +360,16 @@ def choose(
     if not able:
         name, reason = next(iter(skipped.items()))
         raise MissingInputError(f"{name} cannot be ranked: {reason}")
-    standings = []
-    for name in (_BASELINE, *able):
+    standings = {}
+    for name in (JointEnergy.name, *able):
         by_set = {kind: tuple(fold[name][kind] for fold in measured) for kind in measured[0][name]}
-        standings.append(Standing(name, by_set.pop(_NEAR), by_set))
-    baseline, *standings = (with_criterion(standing, standings[0]) for standing in standings)
-    ranking = ordered(standings)
+        standings[name] = Standing(name, by_set.pop(_NEAR), by_set)
+    baseline = standings[JointEnergy.name]
+    ranking = ordered([with_criterion(standings[name], baseline) for name in able])
     return Choice(
         ranking[0].name,
         ranking,
-        replace(baseline, name=JointEnergy.name),
+        with_criterion(baseline, baseline),
         skipped,
         tuple(facts),
         refit,
@@ -448,7 +447,7 @@ def _measured(
         # Labels without samples, or fewer than k labels: the folds are not the user's data.
         warnings.simplefilter("ignore", NescioWarning)
         comparison = compare_outputs(
-            {_BASELINE: JointEnergy(), **detectors},
+            {JointEnergy.name: JointEnergy(), **detectors},
             fold.id,
             {_NEAR: fold.near, **fold.far},
             train=fold.train,
