@@ -39,7 +39,7 @@ _FRAMES = (
 )
 
 # The limits of `check_logits`.
-_ENOUGH_VALUES = 50
+ENOUGH_VALUES = 50
 _ENOUGH_ROWS = 100
 _SURE = 0.1  # log-probabilities of a classifier that is sure of a label lie within [-0.1, 0]
 
@@ -135,7 +135,7 @@ def check_logits(values: Array) -> None:
     --------
     >>> check_logits(np.random.default_rng(0).normal(-2, 3, (100, 5)))  # logits
     """
-    if values.size < _ENOUGH_VALUES:
+    if values.size < ENOUGH_VALUES:
         return
     first = values[:1]
     if (first < 0).any() and (first > 0).any():  # the usual case

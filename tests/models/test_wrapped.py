@@ -153,7 +153,7 @@ def test_a_detector_of_other_labels_is_refused(model, held_out):
     with pytest.raises(ShapeError, match="made for 5 labels, got 4"):
         ns.wrap(model, detector=ns.JointEnergy().calibrate(logits))(held_out)
     named = ns.JointEnergy().calibrate(ns.Outputs(logits, label_names=list("abcde")))
-    with pytest.raises(ShapeError, match=r"made for 5 labels \(a, b, c .*but the model returns 4"):
+    with pytest.raises(ShapeError, match=r"made for 5 labels \('a', 'b', 'c' .* model returns 4"):
         ns.wrap(model, detector=named)(held_out)
 
 
