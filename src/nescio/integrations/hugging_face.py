@@ -21,7 +21,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -335,9 +334,8 @@ def _read_settings(folder: Path) -> Settings:
 
 def _check_one_file(graph: Path) -> None:
     """Raise if a graph has weights in other files: it names their paths, and they have no hash."""
-    with open(graph, "rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
-        if content.find(b"location") < 0:  # without this key, there is no path
-            return
+    if b"location" not in graph.read_bytes():  # without this key, there is no path
+        return
     onnx = require("onnx", "onnx")
     try:
         names_files = _has_field(onnx.load(graph, load_external_data=False), "external_data")
