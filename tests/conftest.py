@@ -16,6 +16,7 @@ pytest_plugins = [
     "fixtures.models",
     "fixtures.networks",
     "fixtures.paper_data",
+    "fixtures.serving",
 ]
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -40,12 +40,7 @@ def legend(display):
 def drawn(data, detector):
     """Every display, by the result or the detector that it is made from."""
     _, new, far = data
-    monitor = ns.Monitor(detector, window=20)
-    monitor.update(detector.assess(far))
     compared = ns.compare(new, far, ["joint_energy", "max_logit"], n_bootstrap=0)
-    explained = detector.explain(far)
-    pair = ["joint_energy", "max_logit"]
-    parts = ns.Combined(detectors=pair).calibrate(data[0]).explain(far[:1])
     histogram, roc = ns.ScoreHistogramDisplay, ns.RocDisplay
     return {
         "detector": lambda ax: histogram.from_detector(detector, new, ood=far, ax=ax),
@@ -54,9 +49,6 @@ def drawn(data, detector):
         "calibration": lambda ax: detector.calibration_.plot(ax),
         "curve": lambda ax: roc.from_detector(detector, new, far, ax=ax),
         "comparison": lambda ax: compared.plot(ax),
-        "explanation": lambda ax: explained.plot(ax, row=3),
-        "parts": lambda ax: parts.plot(ax),
-        "report": lambda ax: monitor.plot(ax),
     }
 
 
@@ -74,7 +66,7 @@ def test_all_draw_where_they_are_told_to_and_name_their_axes(data, detector):
 
 def test_a_legend_covers_no_data(data, detector):
     displays = drawn(data, detector)
-    for name in ("detector", "comparison", "explanation", "report"):
+    for name in ("detector", "comparison"):
         display = displays[name](None)
         display.figure_.draw_without_rendering()
         legend_, axes = display.ax_.get_legend(), display.ax_
@@ -118,26 +110,6 @@ def test_a_comparison_shows_the_best_on_the_set_that_is_named(data):
     assert compared.plot().ood_name == "far"
     with pytest.raises(ParameterError, match="no OOD set 'near'; the comparison has 'far', 'new'"):
         compared.plot(ood="near")
-
-
-def test_an_explanation_has_its_bars_and_medians(data, detector):
-    reason = detector.explain(data[2])[0]
-    display = reason.plot(n_labels=4)
-    shown = reason.most_telling(4)
-    ticks = [text.get_text() for text in display.ax_.get_yticklabels()]
-    assert ticks == [label.label for label in shown]
-    lengths = [bar.get_width() for bar in display.ax_.patches]
-    np.testing.assert_allclose(lengths, [label.term for label in shown])
-    assert display.ax_.get_title("left").startswith("OUT. joint_energy")
-
-
-def test_a_monitor_shows_the_windows_and_the_alarm(data, detector):
-    monitor = ns.Monitor(detector, window=20)
-    monitor.update(detector.assess(data[2]))
-    display = monitor.plot()
-    dots = np.concatenate([line.get_ydata() for line in display.ax_.lines[:-2]])
-    np.testing.assert_allclose(np.sort(dots), sorted(window.share for window in monitor.windows))
-    assert f"alarm at {monitor.alarm_at}" in legend(display)
 
 
 def test_the_colours_suit_the_background(detector):

@@ -148,7 +148,7 @@ def run_commands(lines: str) -> None:
 
 ERRORS = DOCS / "errors"  # their examples raise: tests/docs/test_error_pages.py
 NOTEBOOK = DOCS / "tutorials" / "notebook.md"  # a cell shows its last value too
-CONTAINERS = DOCS / "how-to" / "containers.md"  # tests/service/test_deployed.py serves its files
+CONTAINERS = DOCS / "how-to" / "containers.md"  # tests/deploy/test_prometheus.py serves its files
 RUNNABLE = [
     page
     for page in [README, *PAGES]

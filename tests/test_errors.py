@@ -6,7 +6,13 @@ import warnings
 import pytest
 
 from nescio import errors
-from nescio.errors import InputError, NescioError, NescioWarning, ShapeError
+from nescio.errors import (
+    InputError,
+    NescioError,
+    NescioWarning,
+    ProbabilitiesError,
+    ShapeError,
+)
 
 
 def test_the_docstring_draws_every_error_and_warning():
@@ -27,6 +33,14 @@ def test_an_error_names_the_data_that_it_is_about():
         errors.error_context("val.npy"),
     ):
         raise ShapeError("two columns")
+    with (
+        pytest.raises(
+            ProbabilitiesError, match=r"^val.npy: within 0 and 1. Pass logits.$"
+        ) as caught,
+        errors.error_context("val.npy"),
+    ):
+        raise ProbabilitiesError("within 0 and 1.", "Pass logits.")
+    assert caught.value.reason == "val.npy: within 0 and 1."
     with pytest.raises(OSError, match=r"^disk$"), errors.error_context("val.npy"):
         raise OSError("disk")
     assert issubclass(InputError, ValueError)

@@ -218,8 +218,8 @@ def test_the_text_says_what_is_left_out(rng):
     reason = explanation[0]
     left = 1 - sum(label.share for label in reason.most_telling(8))
     assert repr(reason).splitlines()[-1] == f"32 other labels: {left:.1%}"
-    assert reason.others(reason.labels[:39]).startswith("1 other label: ")
-    assert reason.others(reason.labels) == ""
+    assert reason.left_out(reason.labels[:39]).startswith("1 other label: ")
+    assert reason.left_out(reason.labels) == ""
     assert repr(explanation).splitlines()[-1] == "and 22 more"
     assert [r.score for r in explanation] == explanation.scores.tolist()
 

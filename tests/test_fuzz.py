@@ -25,7 +25,7 @@ from nescio._io.tensors import read_tensors
 from nescio.errors import FileFormatError, InputError, NescioError, ShapeError
 from nescio.lab.benchmark.results import read_lines
 from nescio.lab.benchmark.spec import load_spec
-from nescio.lab.networks.checkpoint import load_checkpoint
+from nescio.lab.networks.network import load_checkpoint
 from nescio.lab.perturbation import Tuning
 from nescio.lab.settings import TrainSettings
 
@@ -206,4 +206,4 @@ def test_folders(tmp_path, kinds):
     refused(of_name["folder, graph of images"].read, tmp_path / "x.onnx", b"", "as ONNX")
     settings = of_name["folder, nescio.json"]
     content = json.loads(settings.seeds[0]) | {"label_names": []}
-    refused(settings.read, tmp_path / "x.json", json.dumps(content).encode(), "0 label names")
+    refused(settings.read, tmp_path / "x.json", json.dumps(content).encode(), "at least one label")

@@ -294,8 +294,3 @@ def test_an_error_in_a_thread_is_raised(rng, monkeypatch):
     monkeypatch.setattr(scores, "_BLOCK_ELEMENTS", 12)
     with pytest.raises(ZeroDivisionError):
         map_rows(fails, rng.normal(size=(100, 3)))
-
-
-def test_half_precision_is_computed_in_single():
-    precisions = {"f2": "f4", "f4": "f4", "f8": "f8"}
-    assert {kind: scores.accumulator(np.dtype(kind)) for kind in precisions} == precisions

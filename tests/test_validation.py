@@ -9,34 +9,10 @@ from nescio import JointEnergy, wrap
 from nescio._validation import (
     check_logits,
     check_matrix,
-    check_multi_hot,
-    checked_choice,
-    checked_share,
-    checked_whole,
     to_float,
     to_numpy,
 )
-from nescio.errors import InputError, ParameterError, ProbabilitiesError, ShapeError
-
-
-@pytest.mark.parametrize("value", [0, 1, -0.1, 2, "half", None, float("nan")])
-def test_a_share_lies_between_0_and_1(value):
-    assert checked_share("tpr", np.float32(0.5)) == 0.5
-    with pytest.raises(ParameterError, match="tpr must lie between 0 and 1"):
-        checked_share("tpr", value)
-
-
-@pytest.mark.parametrize("value", [0, 1.0, "3", True, None])
-def test_a_whole_number_is_an_integer(value):
-    assert checked_whole("k", np.int64(3), minimum=1) == 3
-    with pytest.raises(ParameterError, match="k must be a whole number of at least 1, got"):
-        checked_whole("k", value, minimum=1)
-
-
-def test_a_choice_names_what_is_allowed():
-    assert checked_choice("aggregate", "max", ("max", "sum")) == "max"
-    with pytest.raises(ParameterError, match="aggregate must be 'max' or 'sum', got 'mean'"):
-        checked_choice("aggregate", "mean", ("max", "sum"))
+from nescio.errors import InputError, ProbabilitiesError, ShapeError
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 0), (2, 3, 4), ()])
@@ -44,16 +20,6 @@ def test_a_matrix_has_two_dimensions_and_a_column(shape):
     check_matrix(np.zeros((0, 3)))
     with pytest.raises(ShapeError, match=r"logits must have shape \(n_samples, n_labels\)"):
         check_matrix(np.zeros(shape))
-
-
-def test_one_sample_gets_a_hint():
-    with pytest.raises(ShapeError, match=r"features\[None, :\]"):
-        check_matrix(np.zeros(3), "features")
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_floats_keep_their_precision(dtype):
-    assert to_float(np.zeros(3, dtype)).dtype == dtype
 
 
 def test_what_is_not_a_number_is_an_error():
@@ -106,13 +72,6 @@ def test_what_is_not_an_array_of_numbers_is_an_error_of_ours():
         wrap(torch.nn.Linear(5, 5)).outputs(sparse.coo_matrix(dense))
     for same in (np.matrix(dense), torch._neg_view(-tensor)):
         np.testing.assert_allclose(detector.score_samples(same), detector.score_samples(dense))
-
-
-def test_labels_are_0_or_1():
-    for good in (np.array([[True, False]]), np.array([[0, 1]]), np.array([[0.0, 1.0]])):
-        check_multi_hot(good)
-    with pytest.raises(InputError, match="multi-hot"):
-        check_multi_hot(np.array([[0, 2]]))
 
 
 LOGITS = np.random.default_rng(0).normal(-2, 3, (200, 5))

@@ -62,13 +62,13 @@ def closure(names: list[str]) -> Iterator[Distribution]:
         waiting += [normal(item) for item in needed if "extra ==" not in item.replace("'", '"')]
 
 
-def licence(found: Distribution) -> str:
+def licence(package: Distribution) -> str:
     """Return the licence that a package states: an SPDX expression, a name, or where to read it.
 
     Some packages put the whole text into the field for its name. Its first line says little
     ("Copyright 2018", a line of "="), so the classifiers count first.
     """
-    metadata: Any = found.metadata
+    metadata: Any = package.metadata
     if expression := metadata.get("License-Expression"):
         return expression.strip()
     stated = (metadata.get("License") or "").strip()

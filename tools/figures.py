@@ -51,15 +51,15 @@ DARK = {"report-dark": ["#id0-labels"]}
 
 def box(page: Browser, selectors: Sequence[str]) -> dict[str, float]:
     """Return the smallest rectangle around everything that matches, with a margin."""
-    result = page.run(
+    rectangles = page.run(
         f"{json.dumps(list(selectors))}.flatMap(s => [...document.querySelectorAll(s)])"
         ".map(e => e.getBoundingClientRect()).filter(r => r.width && r.height)"
         ".map(r => [r.left + scrollX, r.top + scrollY, r.right + scrollX, r.bottom + scrollY])"
     )
-    if not result:
+    if not rectangles:
         raise SystemExit(f"the page has nothing at {selectors}.")
-    left, top = (min(item[i] for item in result) for i in (0, 1))
-    right, bottom = (max(item[i] for item in result) for i in (2, 3))
+    left, top = (min(rectangle[i] for rectangle in rectangles) for i in (0, 1))
+    right, bottom = (max(rectangle[i] for rectangle in rectangles) for i in (2, 3))
     margin = 8
     return {
         "x": max(left - margin, 0),
@@ -111,15 +111,15 @@ def take_verdicts(page: Browser, name: str) -> None:
 def take_monitor(page: Browser, demo: Path, folder: Path) -> None:
     """Show known scenes to a monitor, then every third one of unseen digits."""
     detector = load(demo / "digits.nescio")
-    expected, unseen = (
+    seen, unseen = (
         Outputs.load(demo / f"{name}.safetensors") for name in ("test", "unseen-digits")
     )
     monitor = Monitor(detector, alpha=0.01)
     for start in range(0, 1500, 250):
-        batch = expected[start : start + 250]
+        batch = seen[start : start + 250]
         monitor.update(detector.assess(batch), batch.logits)
     for start in range(0, 250, 50):
-        for batch in (expected[1500 + 2 * start : 1600 + 2 * start], unseen[start : start + 50]):
+        for batch in (seen[1500 + 2 * start : 1600 + 2 * start], unseen[start : start + 50]):
             monitor.update(detector.assess(batch), batch.logits)
     draw_monitor(monitor, folder / "monitor.html")
     page.open(folder / "monitor.html", width=WIDTH)
@@ -140,13 +140,13 @@ def serving(detector: Path) -> Iterator[str]:
 
 def take_service(page: Browser, demo: Path, folder: Path) -> None:
     """Serve joint energy on the logits of the demo's network."""
-    expected, unseen = (
+    seen, unseen = (
         Outputs.load(demo / f"{name}.safetensors") for name in ("test", "unseen-digits")
     )
-    detector = JointEnergy().calibrate(expected[:1000])
+    detector = JointEnergy().calibrate(seen[:1000])
     detector.save(folder / "digits.nescio")
     lowest = int(detector.score_samples(unseen).argmin())
-    rows = {"service-page": expected.logits[1001], "service-out": unseen.logits[lowest]}
+    rows = {"service-page": seen.logits[1001], "service-out": unseen.logits[lowest]}
     with serving(folder / "digits.nescio") as url:
         for name, row in rows.items():
             page.open(f"{url}/", width=WIDTH)

@@ -68,18 +68,18 @@ def code_cells(notebook: Any) -> list[Any]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def _output(given: list[Any]) -> Output:
+def _output(cell_outputs: list[Any]) -> Output:
     """Return the outputs of one cell; a frame of pandas is shown as text."""
     text, html, png = "", None, None
-    for item in given:
-        data = item.get("data", {})
+    for output in cell_outputs:
+        data = output.get("data", {})
         result = data.get("text/html", "")
         if "image/png" in data:
             png = base64.b64decode(data["image/png"])
         elif result.startswith('<div class="nescio">'):
             html = result
         else:
-            text += item.get("text", "") or data.get("text/plain", "")
+            text += output.get("text", "") or data.get("text/plain", "")
     return Output(text.strip("\n"), html, png)
 
 
@@ -96,8 +96,8 @@ def differences(
         pictures = len(_PICTURE.findall(cell["shown"]))
         expected = int(output.html is not None or output.png is not None)
         if not same(output.text, shown) or pictures != expected:
-            given = output.text + "\n(a picture)" * expected
-            result.append((cell["source"], given, shown + "\n(a picture)" * pictures))
+            gives = output.text + "\n(a picture)" * expected
+            result.append((cell["source"], gives, shown + "\n(a picture)" * pictures))
     return result
 
 
@@ -168,10 +168,10 @@ def main(arguments: list[str]) -> int:
     if "--check" not in arguments:
         PAGE.write_text(write(page, outputs), "utf-8")
         return 0
-    result = differences(page, outputs)
-    for source, given, shown in result:
-        print(f"after the cell:\n{source}gives:\n{given}\nshown:\n{shown}\n")
-    return int(bool(result))
+    differing = differences(page, outputs)
+    for source, gives, shown in differing:
+        print(f"after the cell:\n{source}gives:\n{gives}\nshown:\n{shown}\n")
+    return int(bool(differing))
 
 
 if __name__ == "__main__":

@@ -77,12 +77,12 @@ def run(files: Files, detectors: Sequence[str] | None, folds: int, seed: int) ->
         seed=seed,
     )
     predicted = {
-        one.name: {
-            "near": fmean(one.near),
-            "far": fmean(one.mean_far) if one.far else None,
-            "criterion": one.mean,
+        ranked.name: {
+            "near": fmean(ranked.near),
+            "far": fmean(ranked.mean_far) if ranked.far else None,
+            "criterion": ranked.mean,
         }
-        for one in choice.ranking
+        for ranked in choice.ranking
     }
     return Run(choice, predicted, real_fprs(choice, files, train, held_out))
 
@@ -100,7 +100,7 @@ def real_fprs(
 ) -> dict[str, dict[str, float]]:
     """Return the FPR of each detector of the ranking by OOD set."""
     result = compare_outputs(
-        {one.name: choice.detector(one.name) for one in choice.ranking},
+        {ranked.name: choice.detector(ranked.name) for ranked in choice.ranking},
         Outputs.load(files.id),
         {name: Outputs.load(path) for name, path in files.ood.items()},
         train=train,
@@ -111,7 +111,7 @@ def real_fprs(
     if result.skipped:
         raise SystemExit(f"the test data does not suit every detector: {result.skipped}")
     return {
-        ood: {name: one.fpr.value for name, one in results.items()}
+        ood: {name: evaluation.fpr.value for name, evaluation in results.items()}
         for ood, results in result.results.items()
     }
 
@@ -147,15 +147,15 @@ def correlation(predicted: Sequence[float], real: Sequence[float]) -> float | No
 
 def mean_regret(results: Mapping[str, Mapping[str, Any]]) -> float:
     """Return the mean over OOD sets of the regret against the best detector of each."""
-    return fmean([one["regret"] for ood, one in results.items() if ood != MEAN])
+    return fmean([measures["regret"] for ood, measures in results.items() if ood != MEAN])
 
 
 def add_results(folder: Path, results: Path, detectors: Sequence[str] | None, folds: int) -> None:
     """Add a line for each problem and seed of the folder that the results have none for."""
     lines = read_results(results) if results.exists() else []
-    expected = {(line["problem"], line["seed"]) for line in lines}
+    done = {(line["problem"], line["seed"]) for line in lines}
     for (problem, seed), files in saved_files(folder).items():
-        if (problem, seed) in expected:
+        if (problem, seed) in done:
             continue
         choice, predicted, real = run(files, detectors, folds, seed)
         result = {"problem": problem, "seed": seed, "pick": choice.pick, "nescio": __version__}

@@ -336,15 +336,15 @@ def main() -> None:
     )
     parser.add_argument("--results", type=Path, help="write the results to this file")
     parser.add_argument("--render", action="store_true", help="only print the committed results")
-    given = parser.parse_args()
-    if given.render:
+    options = parser.parse_args()
+    if options.render:
         results = json.loads(RESULTS.read_text("utf-8"))
     else:
         sys.path.insert(0, str(PEERS))
         warnings.simplefilter("ignore")  # of the peers
         results = run_all()
-    if given.results:
-        given.results.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    if options.results:
+        options.results.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     print(render(results))
 
 

@@ -72,22 +72,19 @@ def fold_fpr(train, held_out, gone, seed):
     kept = np.setdiff1d(np.arange(train.n_labels), gone)
     order = np.random.default_rng((8, seed)).permutation(len(train))
     in_reference = np.isin(np.arange(len(train)), order[: len(train) // 6])
-    expected, known_held = (item.labels[:, kept].any(1) for item in (train, held_out))
-    unknown, unknown_held = (
-        item.labels[:, gone].any(1) & ~has
-        for item, has in ((train, expected), (held_out, known_held))
+    kept_train, kept_held = (outputs.labels[:, kept].any(1) for outputs in (train, held_out))
+    gone_train, gone_held = (
+        outputs.labels[:, gone].any(1) & ~has_kept_label
+        for outputs, has_kept_label in ((train, kept_train), (held_out, kept_held))
     )
-    parts = {
-        "train": (train, expected & ~in_reference),
-        "reference": (train, expected & in_reference),
-    }
-    x = {name: item.features[rows] for name, (item, rows) in parts.items()}
-    y = {name: item.labels[rows][:, kept].astype("f4") for name, (item, rows) in parts.items()}
-    x["id"] = held_out.features[known_held]
-    x["ood"] = np.concatenate([train.features[unknown], held_out.features[unknown_held]])
+    parts = {"train": kept_train & ~in_reference, "reference": kept_train & in_reference}
+    x = {name: train.features[rows] for name, rows in parts.items()}
+    y = {name: train.labels[rows][:, kept].astype("f4") for name, rows in parts.items()}
+    x["id"] = held_out.features[kept_held]
+    x["ood"] = np.concatenate([train.features[gone_train], held_out.features[gone_held]])
     head = trained_head(x["train"], y["train"], x["reference"], y["reference"], seed)
     made = {name: outputs_of(head, rows, y.get(name)) for name, rows in x.items()}
-    result = compare_outputs(
+    comparison = compare_outputs(
         {name: build_detector(name) for name in DETECTORS},
         made["id"],
         {"left out": made["ood"]},
@@ -95,9 +92,9 @@ def fold_fpr(train, held_out, gone, seed):
         held_out=made["reference"],
         n_bootstrap=0,
     )
-    if result.skipped:
-        raise SystemExit(f"skipped: {result.skipped}")
-    return [100 * result.results["left out"][name].fpr.value for name in DETECTORS]
+    if comparison.skipped:
+        raise SystemExit(f"skipped: {comparison.skipped}")
+    return [100 * comparison.results["left out"][name].fpr.value for name in DETECTORS]
 
 
 def main() -> None:
@@ -116,13 +113,13 @@ def main() -> None:
     print_table(DETECTORS, np.array(by_seed))
 
 
-def print_table(names, found):
+def print_table(names, fprs):
     """Print means over seeds, and paired differences to joint energy over seeds and folds."""
-    differences = found - found[..., [names.index("joint_energy")]]
+    differences = fprs - fprs[..., [names.index("joint_energy")]]
     print("\n| detector | FPR95, mean ± sd over seeds | difference to joint energy ± se |")
     print("|---|---:|---:|")
     for index, name in enumerate(names):
-        values, paired = found[..., index].mean(1), differences[..., index].ravel()
+        values, paired = fprs[..., index].mean(1), differences[..., index].ravel()
         error = paired.std(ddof=1) / np.sqrt(len(paired))
         spread = values.std(ddof=1) if len(values) > 1 else 0.0
         mean = f"{values.mean():.1f} ± {spread:.1f}"

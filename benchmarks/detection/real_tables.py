@@ -146,8 +146,8 @@ def table_problem(
     The far sets are made of ID test rows before these are standardised.
     """
     x, y = table.inputs.to_numpy(np.float64), table.labels.to_numpy(np.uint8)
-    expected = ~np.any([*groups.values()], axis=0) & ~np.asarray(left_out)
-    rows = divided(np.flatnonzero(expected), sizes, rng)
+    in_no_group = ~np.any([*groups.values()], axis=0) & ~np.asarray(left_out)
+    rows = divided(np.flatnonzero(in_no_group), sizes, rng)
     ood = {name: x[rng.permutation(np.flatnonzero(of))[:N_OOD]] for name, of in groups.items()}
     base = table.inputs.iloc[rows[2][:N_OOD]]
     ood |= far_sets(base, table.other_units, x[rows[0]], rng)

@@ -146,16 +146,16 @@ class Embedder:
                 "texts: --only patients --only flights"
             ) from None
         self.model = load_model()
-        self.known: dict[str, np.ndarray] = {}
+        self.features_of: dict[str, np.ndarray] = {}
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray:
         """Return one row per text."""
         texts = list(texts)
-        new = sorted(set(texts) - set(self.known))
-        self.known |= zip(
+        new = sorted(set(texts) - set(self.features_of))
+        self.features_of |= zip(
             new, self.model.encode(new, batch_size=64, show_progress_bar=False), strict=True
         )
-        return np.array([self.known[text] for text in texts])
+        return np.array([self.features_of[text] for text in texts])
 
 
 def mixed_words(texts: Sequence[str], rng: np.random.Generator) -> list[str]:
@@ -171,7 +171,7 @@ class TextSet:
     Parameters
     ----------
     tagged : dict of str to set of str
-    others : mapping of str to sequence of str
+    other_texts : mapping of str to sequence of str
         Other texts, by name: the far OOD sets. Empty ones are left out.
     sizes : sequence of int
         The number of texts to train on, to hold out and to test on.
@@ -182,7 +182,7 @@ class TextSet:
     def __init__(
         self,
         tagged: Tagged,
-        others: Mapping[str, Sequence[str]],
+        other_texts: Mapping[str, Sequence[str]],
         sizes: Sequence[int],
         embed: Callable[[Iterable[str]], np.ndarray],
     ) -> None:
@@ -195,9 +195,9 @@ class TextSet:
         self.sizes, self.embed = sizes, embed
         self.features = embed(self.texts)
         rng = np.random.default_rng(4)
-        self.others = {
+        self.other_features = {
             name: embed(rng.permutation(texts)[:N_OOD].tolist())
-            for name, texts in others.items()
+            for name, texts in other_texts.items()
             if texts
         }
 
@@ -206,13 +206,13 @@ class TextSet:
         rng = np.random.default_rng((5, seed))
         gone = np.zeros(len(self.names), bool)
         gone[rng.permutation(len(gone))[: len(gone) // 5]] = True
-        unknown, expected = self.labels[:, gone].any(1), self.labels[:, ~gone].any(1)
-        rows = divided(np.flatnonzero(expected & ~unknown), self.sizes, rng)
+        has_gone_label, has_kept_label = self.labels[:, gone].any(1), self.labels[:, ~gone].any(1)
+        rows = divided(np.flatnonzero(has_kept_label & ~has_gone_label), self.sizes, rng)
         parts = {
             name: (self.features[index], self.labels[index][:, ~gone].astype(np.uint8))
             for name, index in zip(("train", "val", "test"), rows, strict=True)
         }
-        topics = rng.permutation(np.flatnonzero(unknown & ~expected))[:N_OOD]
+        topics = rng.permutation(np.flatnonzero(has_gone_label & ~has_kept_label))[:N_OOD]
         words = mixed_words([self.texts[index] for index in rows[2][:N_OOD]], rng)
-        ood = {"topics": self.features[topics], "words": self.embed(words), **self.others}
+        ood = {"topics": self.features[topics], "words": self.embed(words), **self.other_features}
         return Problem(tuple(np.array(self.names)[~gone].tolist()), parts, ood)

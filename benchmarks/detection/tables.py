@@ -133,8 +133,8 @@ def problem_of(name: str, seed: int) -> Problem:
     """Divide the rows that are not held out, and make the OOD sets."""
     rng = np.random.default_rng((list(PROBLEMS).index(name), seed))
     x, y, held_out = PROBLEMS[name](seed, rng)
-    expected = rng.permutation(np.flatnonzero(~held_out))
-    train, val, test = np.split(expected, [int(0.55 * len(expected)), int(0.8 * len(expected))])
+    id_rows = rng.permutation(np.flatnonzero(~held_out))
+    train, val, test = np.split(id_rows, [int(0.55 * len(id_rows)), int(0.8 * len(id_rows))])
     base = x[test[:N_TEST]]
     n_columns = x.shape[1]
     units, shifted = base.copy(), base.copy()
@@ -174,7 +174,7 @@ def features_of(name: str, model, train: Matrix) -> Iterator[tuple[str, Transfor
     if name == "forest":
         rng = np.random.default_rng(0)
         codes = [
-            rng.choice([-1.0, 1.0], (item.tree_.node_count, 256)) for item in model.estimators_
+            rng.choice([-1.0, 1.0], (tree.tree_.node_count, 256)) for tree in model.estimators_
         ]
         yield (
             LEAVES,
@@ -184,7 +184,9 @@ def features_of(name: str, model, train: Matrix) -> Iterator[tuple[str, Transfor
 
 def boosting_leaves(model: MultiOutputClassifier, x: Matrix) -> Matrix:
     """Return what each tree adds to the logits: one column per tree of each label."""
-    stages = [np.column_stack([*item.staged_decision_function(x)]) for item in model.estimators_]
+    stages = [
+        np.column_stack([*booster.staged_decision_function(x)]) for booster in model.estimators_
+    ]
     return np.hstack([np.diff(of_label, axis=1) for of_label in stages])
 
 
@@ -221,7 +223,7 @@ def result_line(name: str, kind: str, seed: int) -> Line:
             result |= evaluated(LOGITS, DETECTORS[LOGITS], made)
         result |= evaluated(features, DETECTORS[features], made)
         if features == TABLE:
-            tables = {part: Outputs(item.features[:, :-1]) for part, item in made.items()}
+            tables = {part: Outputs(outputs.features[:, :-1]) for part, outputs in made.items()}
             result |= evaluated(TABLE, ALONE, tables)
     fpr, auroc = (
         {
@@ -237,7 +239,7 @@ def result_line(name: str, kind: str, seed: int) -> Line:
         len(inputs["train"]),
         len(inputs["val"]),
         round(mean_average_precision(truth["test"], logits["test"]), 4),
-        {item.__name__: item.__version__ for item in (ns, np, sklearn)},
+        {package.__name__: package.__version__ for package in (ns, np, sklearn)},
         fpr,
         auroc,
     )
@@ -289,12 +291,12 @@ def cells_of(lines: Sequence[Line]) -> list[Cell]:
 def mean_fpr(cells: Sequence[Cell]) -> Spread:
     """Return the mean over problems, models and OOD sets, and its spread over seeds."""
     seeds = sorted({cell.seed for cell in cells})
-    return Spread.of([np.mean([cell.fpr for cell in cells if cell.seed == item]) for item in seeds])
+    return Spread.of([np.mean([cell.fpr for cell in cells if cell.seed == seed]) for seed in seeds])
 
 
-def in_per_cent(found: Spread) -> str:
-    spread = "" if found.deviation is None else f" ± {100 * found.deviation:.1f}"
-    return f"{100 * found.mean:.1f}{spread}"
+def in_per_cent(spread: Spread) -> str:
+    deviation = "" if spread.deviation is None else f" ± {100 * spread.deviation:.1f}"
+    return f"{100 * spread.mean:.1f}{deviation}"
 
 
 def table(cells: Sequence[Cell], by: str) -> str:

@@ -70,13 +70,13 @@ def text_makers(names: Sequence[str]) -> Iterator[tuple[str, Callable[[int], Mad
     embed = real_text.Embedder()
     tagged = {"packages": real_text.packages(), "docstrings": real_text.docstrings()}
     other = {"licences": real_text.licences(), "german": real_text.german()}
-    texts = {name: sorted(found) for name, found in tagged.items()} | other
-    absent = [name for name, found in texts.items() if not found]
+    texts = {name: sorted(tags_of) for name, tags_of in tagged.items()} | other
+    absent = [name for name, part in texts.items() if not part]
     if absent:
         print(f"not on this computer, which is not Debian: {', '.join(absent)}")
     for name in tagged:
         if name in names and name not in absent:
-            far = {other: found for other, found in texts.items() if other != name}
+            far = {other: part for other, part in texts.items() if other != name}
             made = real_text.TextSet(tagged[name], far, SIZES[name], embed)
             yield name, lambda s, made=made: problems.two_layer_outputs(made.problem(s), s)
 
@@ -92,7 +92,7 @@ def result_lines(name: str, seed: int, made: Made, detectors: Sequence[str]) -> 
     train, val, test = (made[part] for part in PARTS)
     sets = {part.removeprefix(OOD): made[part] for part in made if part.startswith(OOD)}
     ood = {name: sets[name] for name in sorted(sets, key=lambda name: (name not in NEAR, name))}
-    found = compare_outputs(
+    comparison = compare_outputs(
         {name: build_detector(name) for name in detectors},
         test,
         ood,
@@ -105,9 +105,11 @@ def result_lines(name: str, seed: int, made: Made, detectors: Sequence[str]) -> 
         "n_held_out": len(val),
         "n_labels": test.n_labels,
         "test_map": mean_average_precision(test.labels, test.logits),
-        "versions": {one.__name__: one.__version__ for one in (nescio, np, sklearn, torch)},
+        "versions": {
+            package.__name__: package.__version__ for package in (nescio, np, sklearn, torch)
+        },
     }
-    return comparison_lines(found, "text-and-tables", name, seed, manifest)
+    return comparison_lines(comparison, "text-and-tables", name, seed, manifest)
 
 
 def print_tables(lines: Sequence[Line]) -> None:
@@ -118,26 +120,27 @@ def print_tables(lines: Sequence[Line]) -> None:
     summary = summarise(lines)
     for name in dict.fromkeys(line.id for line in lines):
         maps = {line.seed: line.manifest["test_map"] for line in lines if line.id == name}
-        by_ood = {ood: found for (of, ood), found in summary.items() if of == name}
+        by_ood = {ood: results for (id_name, ood), results in summary.items() if id_name == name}
         print(f"\n{name}: FPR95 over {len(maps)} seeds; mAP {100 * np.mean([*maps.values()]):.1f}")
         print(f"\n| detector | {' | '.join(by_ood)} | mean |\n|---|{'---:|' * (len(by_ood) + 1)}")
-        rows = {one: row(one, by_ood) for one in dict.fromkeys(line.detector for line in lines)}
-        for detector in sorted(rows, key=lambda one: float(rows[one][-1] or "inf")):
+        detectors = dict.fromkeys(line.detector for line in lines)
+        rows = {detector: row(detector, by_ood) for detector in detectors}
+        for detector in sorted(rows, key=lambda name: float(rows[name][-1] or "inf")):
             print(f"| `{detector}` | {' | '.join(rows[detector])} |")
-    for reason in sorted({f"{one.detector}: {one.skipped}" for one in lines if one.skipped}):
+    for reason in sorted({f"{line.detector}: {line.skipped}" for line in lines if line.skipped}):
         print(f"skipped: {reason}")
 
 
 def row(detector: str, by_ood: Mapping[str, Mapping]) -> list[str]:
     """Return the cells of a detector, in per cent; empty if it could not run."""
-    found = [results[detector]["fpr"] for results in by_ood.values() if detector in results]
-    if not found:
+    fprs = [results[detector]["fpr"] for results in by_ood.values() if detector in results]
+    if not fprs:
         return [""] * (len(by_ood) + 1)
     cells = [
-        f"{100 * one.mean:.1f}" + ("" if one.deviation is None else f" ± {100 * one.deviation:.1f}")
-        for one in found
+        f"{100 * fpr.mean:.1f}" + ("" if fpr.deviation is None else f" ± {100 * fpr.deviation:.1f}")
+        for fpr in fprs
     ]
-    return [*cells, f"{100 * np.mean([one.mean for one in found]):.1f}"]
+    return [*cells, f"{100 * np.mean([fpr.mean for fpr in fprs]):.1f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -150,22 +153,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--results", type=Path, help="write result lines to this file")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="write the outputs there")
-    given = parser.parse_args(arguments)
-    names = given.only or SETS
+    options = parser.parse_args(arguments)
+    names = options.only or SETS
     every = (
-        tuple(dict.fromkeys((*DETECTORS, *nescio.detectors.DETECTORS))) if given.all else DETECTORS
+        tuple(dict.fromkeys((*DETECTORS, *nescio.detectors.DETECTORS)))
+        if options.all
+        else DETECTORS
     )
-    chosen = given.detector or every
+    chosen = options.detector or every
     lines: list[Line] = []
     for name, make in makers(names):
-        for seed in range(given.seeds):
+        for seed in range(options.seeds):
             made = make(seed)
-            if given.save:
-                save(given.save, name, seed, made)
+            if options.save:
+                save(options.save, name, seed, made)
             lines += result_lines(name, seed, made, chosen)
             print(f"{name}, seed {seed}", flush=True)
-    if given.results:
-        write_lines(given.results, lines)
+    if options.results:
+        write_lines(options.results, lines)
     print_tables(lines)
 
 

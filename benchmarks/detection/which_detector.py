@@ -59,7 +59,7 @@ class Row:
     have: str
     reads: frozenset[str]
     use: str
-    others: tuple[str, ...]
+    compared: tuple[str, ...]
     sets: Sets
     where: str
     more: Sets = ()
@@ -73,7 +73,7 @@ class Row:
         """Return the row: the FPR95 of the detector, of the best in hindsight, and of others."""
         means = means_of(results, self.sets, self.reads)
         best = min(means, key=lambda name: means[name])
-        rest = ", ".join(f"`{name}`: {means[name]:.1f}" for name in self.others)
+        rest = ", ".join(f"`{name}`: {means[name]:.1f}" for name in self.compared)
         same = f"{means[best]:.1f}" == f"{means[self.use]:.1f}"
         hindsight = "the same" if same else f"`{best}`: {means[best]:.1f}"
         n_sets = f"{len(self.sets)} sets" if len(self.sets) > 1 else "one set"

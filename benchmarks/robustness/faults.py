@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,12 @@ class Service(Server):
             return 0
         finally:
             connection.close()
+
+    def text(self, path: str) -> str:
+        """Return the text of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
 
     def watch(self) -> None:
         """Begin to ask for /healthz."""
@@ -108,15 +114,17 @@ def plain(folder: Path, *options: object, n_labels: int = 80, **how: Any) -> Ser
 def several(service: Service, n: int, *request: object) -> str:
     """Send a request several times at once; return the statuses."""
     result: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: result.append(service.ask(*request)))  # type: ignore[arg-type]
-        for _ in range(n)
-    ]
+    together([lambda: result.append(service.ask(*request))] * n)  # type: ignore[arg-type]
+    return ", ".join(f"{count} x {status or 'closed'}" for status, count in Counter(result).items())
+
+
+def together(works: Sequence[Callable[[], object]]) -> None:
+    """Do several things at once."""
+    threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return ", ".join(f"{count} x {status or 'closed'}" for status, count in Counter(result).items())
 
 
 @fault("reload beside cp (12 MB)")
@@ -204,6 +212,130 @@ def _(folder: Path) -> Fault:
     return plain(folder, "--model", folder / "wide.onnx", n_labels=1_000), act
 
 
+def text_service(folder: Path, **changes: Any) -> Service:
+    """Return a service with a small network over token ids, and a tokenizer without [UNK]."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    sizes = {"table": (99, 64), "wide": (64, 512), "narrow": (512, 64), "last": (64, 4)}
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["tokens"]),
+        helper.make_node("MatMul", ["tokens", "wide"], ["hidden"]),
+        helper.make_node("Relu", ["hidden"], ["active"]),
+        helper.make_node("MatMul", ["active", "narrow"], ["mixed"]),
+        helper.make_node("ReduceMean", ["mixed"], ["mean"], axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["mean", "last"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "texts",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["n", "length"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 4])],
+        [
+            numpy_helper.from_array(rng.normal(size=size).astype(np.float32), name)
+            for name, size in sizes.items()
+        ],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "texts.onnx")
+    words = {"[PAD]": 0} | {f"w{number}": number for number in range(1, 99)}
+    tokenizer = {
+        "version": "1.0",
+        "truncation": {"max_length": 64, "strategy": "LongestFirst", "stride": 0,
+                       "direction": "Right"},
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"},
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | changes))
+    files = ("--model", folder / "texts.onnx", "--tokenizer", folder / "tokenizer.json")
+    return plain(folder, *files, n_labels=4)
+
+
+def ids_of(n_rows: int) -> bytes:
+    return encode_tensors({"input_ids": np.ones((n_rows, 128), np.uint8)}, {})
+
+
+@fault("10,240,000 token ids in 10 MB")
+def _(folder: Path) -> Fault:
+    request = ("POST", "/v1/predict", ids_of(80_000), SAFETENSORS)
+    return text_service(folder), lambda service: several(service, 3, *request)
+
+
+@fault("3 x 1,920,000 token ids, 1 beside them")
+def _(folder: Path) -> Fault:
+    def act(service: Service) -> str:
+        answers: list[str] = []
+        request = ("POST", "/v1/predict", ids_of(15_000), SAFETENSORS)
+        working = threading.Thread(target=lambda: answers.append(several(service, 3, *request)))
+        working.start()
+        time.sleep(0.3)
+        longest = 0.0
+        while working.is_alive():
+            longest = max(longest, seconds_for_one(service))
+        return f"{answers[0]}; 1 id: {longest:.2f} s"
+
+    return text_service(folder), act
+
+
+@fault("1,920,000 token ids, the client leaves")
+def _(folder: Path) -> Fault:
+    def act(service: Service) -> str:
+        body = ids_of(15_000)
+        head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {SAFETENSORS}\r\n"
+        with socket.create_connection(("127.0.0.1", service.port)) as connection:
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            time.sleep(0.5)
+        waited = seconds_for_one(service)
+        left = service.text("/metrics").count('path="/v1/predict",status="499"} 1.0')
+        return f"{left} x 499; 1 id afterwards: {waited:.2f} s"
+
+    return text_service(folder), act
+
+
+def seconds_for_one(service: Service) -> float:
+    """Return how long a request of one text takes."""
+    begun = time.perf_counter()
+    if service.ask("POST", "/v1/predict", b'{"texts": ["w1"]}', JSON) != 200:
+        raise SystemExit("a good request was not answered")
+    return time.perf_counter() - begun
+
+
+@fault("an unknown word, no [UNK]")
+def _(folder: Path) -> Fault:
+    request = ("POST", "/v1/predict", b'{"texts": ["w1 unheard"]}', JSON)
+    return text_service(folder), lambda service: several(service, 20, *request)
+
+
+@fault("a tokenizer that panics in Rust")
+def _(folder: Path) -> Fault:
+    pattern = {"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": "x"}
+    body = json.dumps({"texts": ["a" * 60 + "b"]}).encode()
+    request = ("POST", "/v1/predict", body, JSON)
+    service = text_service(folder, normalizer=pattern)
+    return service, lambda service: several(service, 20, *request)
+
+
+@fault("20 clients of 2,000,000 scores, 2 s")
+def _(folder: Path) -> Fault:
+    logits = np.random.default_rng(0).normal(-4, 3, (2_000_000, 6)).astype(np.float32)
+    ns.JointEnergy().calibrate(logits).save(folder / "large.nescio")
+
+    def act(service: Service) -> str:
+        result: Counter[int] = Counter()
+        end = time.monotonic() + 2
+
+        def again() -> None:
+            while time.monotonic() < end:
+                for path in ("/v1/detector", "/v1/histogram?score=3", "/v1/traffic?charts=800"):
+                    result[service.ask("GET", path)] += 1
+
+        together([again] * 20)
+        return ", ".join(f"{count:,} x {status or 'closed'}" for status, count in result.items())
+
+    return Service(folder / "large.nescio"), act
+
+
 def one_body(name: str, kind: str, make: Callable[[], bytes]) -> None:
     """Add a fault that is one body, sent twice at once."""
 
@@ -249,16 +381,28 @@ def _(folder: Path) -> Fault:
     return plain(folder), lambda service: flood(service, head, b"a" * 100_000)
 
 
-@fault("a trailer without end")
+@fault("40 trailers without end, for 5 s")
 def _(folder: Path) -> Fault:
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
-    return plain(folder), lambda service: flood(service, head, b"a" * 100_000)
+
+    def act(service: Service) -> str:
+        result: Counter[str] = Counter()
+        end = time.monotonic() + 5
+
+        def again() -> None:
+            while time.monotonic() < end:
+                result[flood(service, head, b"a" * 100_000)] += 1
+
+        together([again] * 40)
+        return ", ".join(f"{count:,} x {what}" for what, count in result.items())
+
+    return plain(folder), act
 
 
 @fault("pipelined requests, answers not read")
 def _(folder: Path) -> Fault:
-    item = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    return plain(folder), lambda service: flood(service, b"", item * 1_000)
+    request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    return plain(folder), lambda service: flood(service, b"", request * 1_000)
 
 
 @fault("250 idle connections, 200 file descriptors")

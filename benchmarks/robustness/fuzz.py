@@ -60,8 +60,8 @@ def main() -> int:
     worker.close()
     print(f"| Kind | Inputs | {' | '.join(COLUMNS.values())} |")
     print("|---|" + "---:|" * (1 + len(COLUMNS)))
-    for name, item in counts.items():
-        print(_row(f"{name} *" if name in worker.hashed else name, item))
+    for name, count in counts.items():
+        print(_row(f"{name} *" if name in worker.hashed else name, count))
     print(_row("all", sum(counts.values(), Counter())))
     print("\n* The input has a checksum: no damage may change the result.")
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024

@@ -383,10 +383,10 @@ def in_process(detector: Any, arrays: Sequence[np.ndarray], seconds: float) -> t
 
 def mixed() -> list[bytes]:
     """Return small bodies, and one body in eight of 1,000 x 80."""
-    item = json.dumps({"logits": some_logits(1).tolist(), "ids": ["a.jpg"]}).encode()
+    single = json.dumps({"logits": some_logits(1).tolist(), "ids": ["a.jpg"]}).encode()
     few = encode_tensors({"logits": some_logits(8)}, {})
     many = encode_tensors({"logits": some_logits(N_ROWS)}, {})
-    small = [plain_request("POST", "/v1/score", JSON, item)] * 3
+    small = [plain_request("POST", "/v1/score", JSON, single)] * 3
     small += [plain_request("POST", "/v1/score", SAFETENSORS, few)] * 4
     return [*small, plain_request("POST", "/v1/score", SAFETENSORS, many)]
 
@@ -507,7 +507,7 @@ def soak(quick: bool) -> None:
     # A longer one may be rejected unread, and the client then loses the answer while it sends.
     bad = [raw for raw in bad if len(raw) < 65_536]
     good = mixed()
-    requests = [raw for item in bad for raw in (*good, item)]
+    requests = [raw for bad_request in bad for raw in (*good, bad_request)]
     process = Clients()
     result: list[tuple[float, int, int]] = []
     with serving(with_a_model=True) as server:
@@ -533,7 +533,10 @@ def soak(quick: bool) -> None:
             ("lost (must be 0)", f"{load.sent - codes.total():,}"),
             ("server: accepted, answered", f"{last.get('accepted'):,}, {last.get('answered'):,}"),
             ("errors in the log", len(errors)),
-            ("server's memory over time, MB", ", ".join(f"{item:.0f}" for item in memory)),
+            (
+                "server's memory over time, MB",
+                ", ".join(f"{megabytes:.0f}" for megabytes in memory),
+            ),
             ("server's threads over time", ", ".join(map(str, threads))),
             ("server's open files over time", ", ".join(map(str, files))),
         ],

@@ -39,7 +39,7 @@ def _score(bench: Bench, folder: Path) -> None:
     import nescio as ns
     from nescio.detectors.verdicts import score_stream
     from nescio.integrations.ray import Verdicts, connected, ray_scoring
-    from nescio.outputs.reading import OutputsStream
+    from nescio.outputs.files import OutputsStream
 
     rng = np.random.default_rng(0)
     names = [f"label {index}" for index in range(N_LABELS)]
@@ -64,12 +64,12 @@ def _score(bench: Bench, folder: Path) -> None:
             made = ray.data.read_parquet(str(path)).map_batches(verdicts, batch_format="pandas")
             assert sum(len(b) for b in made.iter_batches(batch_format="pyarrow")) == N_ROWS
 
-        item = "pyarrow and threads: nescio score"
+        threads = "pyarrow and threads: nescio score"
         bench.compare(
             f"verdicts on {N_ROWS:,} x {N_LABELS} float32 in Parquet",
-            item,
+            threads,
             {
-                item: nescio_score,
+                threads: nescio_score,
                 "Ray: nescio score --engine ray": partial(nescio_score, engine),
                 "Ray Data: map_batches(Verdicts)": ray_data,
             },
@@ -119,8 +119,8 @@ def _neighbours(bench: Bench) -> None:
     import nescio as ns
 
     rng = np.random.default_rng(0)
-    expected, new = (rng.normal(size=(n, 512)).astype(np.float32) for n in (50_000, 1000))
-    detector = ns.NearestNeighbours().fit(expected)
+    train, new = (rng.normal(size=(n, 512)).astype(np.float32) for n in (50_000, 1000))
+    detector = ns.NearestNeighbours().fit(train)
     seconds = _seconds(lambda: detector.score_samples(new))
     bench.fact(NEIGHBOURS, len(new) / seconds / _cores(), "samples/s")
 

@@ -79,8 +79,8 @@ def _decoding(bench: Bench, files: list[Path]) -> None:
         },
     )
     pairs = [(by_pillow(file).astype(int), by_torchvision(file)) for file in some]
-    largest = max(float(np.abs(item - other).max()) for item, other in pairs)
-    differing = float(np.mean([np.mean(item != other) for item, other in pairs]))
+    largest = max(float(np.abs(ours - other).max()) for ours, other in pairs)
+    differing = float(np.mean([np.mean(ours != other) for ours, other in pairs]))
     bench.fact("Pillow and torchvision: largest difference of a pixel", largest, "of 255")
     bench.fact("Pillow and torchvision: pixels that differ", 100 * differing, "per cent")
 
@@ -91,7 +91,7 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
     from nescio.detectors import JointEnergy
     from nescio.lab.data.split import Reader, Split, in_batches
     from nescio.lab.extraction import Runtimes
-    from nescio.lab.networks.checkpoint import Architecture, Checkpoint, CheckpointRunner
+    from nescio.lab.networks.network import Architecture, Checkpoint, CheckpointRunner
     from nescio.models.images import Preprocessing
     from nescio.outputs import Outputs
 
@@ -163,8 +163,8 @@ def _plain_loop(copy: Any, network: Any, size: int, files: list[Path]) -> Callab
         def __len__(self) -> int:
             return len(files)
 
-        def __getitem__(self, at: int) -> Any:
-            pixels = preprocessing.pixels(Image.open(files[at]).convert("RGB"))
+        def __getitem__(self, index: int) -> Any:
+            pixels = preprocessing.pixels(Image.open(files[index]).convert("RGB"))
             return torch.from_numpy(preprocessing.normalise(np.array(pixels)))
 
     def run() -> Any:

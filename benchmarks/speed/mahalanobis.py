@@ -36,8 +36,8 @@ def run(bench: Bench) -> None:
 
     def of_size(n: int = 2000, n_features: int = 256, n_labels: int = 40) -> Callable[[], object]:
         truth = np.eye(n_labels, dtype=bool)[np.arange(2000) % n_labels]
-        expected, rows = (rng.normal(size=(m, n_features)).astype("f4") for m in (2000, n))
-        learned = Mahalanobis().fit(expected, truth)
+        train, rows = (rng.normal(size=(m, n_features)).astype("f4") for m in (2000, n))
+        learned = Mahalanobis().fit(train, truth)
         return lambda: learned.score_samples(rows)
 
     bench.growth("Mahalanobis", "n", lambda n: of_size(n=n), [1000, 4000, 16_000])

@@ -35,8 +35,8 @@ def write_page(results: Mapping[str, Any], docs: Path) -> None:
     (docs / PAGE).write_text("\n".join(lines).rstrip() + "\n")
 
 
-def _of_kind(found: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
-    return [record for record in found["records"] if record["kind"] == kind]
+def _of_kind(part: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [record for record in part["records"] if record["kind"] == kind]
 
 
 def _machine(machine: Mapping[str, Any]) -> str:

@@ -143,7 +143,7 @@ def tuning(name: str) -> Callable[[Path], float]:
         from nescio import Mahalanobis
         from nescio.lab.data import load_folder
         from nescio.lab.data.split import Reader
-        from nescio.lab.networks.checkpoint import Architecture, Checkpoint, CheckpointRunner
+        from nescio.lab.networks.network import Architecture, Checkpoint, CheckpointRunner
         from nescio.lab.perturbation import grid_scores
         from nescio.lab.settings import TuneSettings
         from nescio.models.images import Preprocessing

@@ -28,7 +28,7 @@ if __name__ == "__main__":
 from speed.harness import Bench
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "streams"
-NAMES = [f"label {at}" for at in range(80)]
+NAMES = [f"label {label}" for label in range(80)]
 GROUP_ROWS = 100_000
 LARGE = 50_000_000
 FREE_BYTES = 24e9  # for the large file and its verdicts

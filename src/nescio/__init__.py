@@ -68,8 +68,6 @@ if TYPE_CHECKING:
         register as register,
     )
     from nescio.displays import (
-        ExplanationDisplay as ExplanationDisplay,
-        MonitorDisplay as MonitorDisplay,
         RocDisplay as RocDisplay,
         ScoreHistogramDisplay as ScoreHistogramDisplay,
     )
@@ -108,7 +106,7 @@ _NAMES = {
     "calibration": "Calibration Threshold benjamini_hochberg",
     "choosing": "Choice choose",
     "detectors": "Arrays Assessment DETECTORS Detector NotCalibratedError load register",
-    "displays": "ExplanationDisplay MonitorDisplay RocDisplay ScoreHistogramDisplay",
+    "displays": "RocDisplay ScoreHistogramDisplay",
     "errors": "NescioError",
     "explain": "Explanation",
     "export": "DetectorHead export_onnx",

@@ -208,19 +208,20 @@ def check_logits(values: Array) -> None:
         what, how = "probabilities", "every value lies within [0, 1]"
     elif 0 <= low < 1 and 20 < high <= 100:
         what, how = "percentages", f"no value is negative, and the largest is {high:g}"
-    elif low < -5 and high <= 0 and len(values) >= _ENOUGH_ROWS and _mean_sure(values) >= 0.1:
+    elif low < -5 and high <= 0 and len(values) >= _ENOUGH_ROWS and _share_sure(values) >= 0.1:
         what, how = "log-probabilities", "no value is positive, and many are close to 0"
     else:
         return
     convert = {"percentages": ", divided by 100", "log-probabilities": ", after exp"}.get(what, "")
     raise ProbabilitiesError(
         f"{how}: these look like {what}, but logits are expected, the outputs of the model before "
-        f"its last activation. Pass from_probs=True with probabilities{convert}. If "
-        "they are logits, pass from_probs=False."
+        "its last activation.",
+        f"Pass from_probs=True with probabilities{convert}. If they are logits, pass "
+        "from_probs=False.",
     )
 
 
-def _mean_sure(values: Array) -> float:
+def _share_sure(values: Array) -> float:
     return float((values.max(1) >= -_SURE).mean())
 
 

@@ -19,11 +19,9 @@ from nescio.errors import InputError, ParameterError, require
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
     from nescio.detectors import Assessment, Detector
-    from nescio.explain import Reason
     from nescio.metrics import Comparison
-    from nescio.monitor import Monitor
 
-__all__ = ["ExplanationDisplay", "MonitorDisplay", "RocDisplay", "ScoreHistogramDisplay"]
+__all__ = ["RocDisplay", "ScoreHistogramDisplay"]
 
 
 class Display:
@@ -45,7 +43,7 @@ class Display:
         """Draw on the axes `ax`, or on those of a new figure; return the display."""
         if ax is None:
             pyplot = require("matplotlib.pyplot", "report")
-            _, ax = pyplot.subplots(figsize=(7.0, self._height()), layout="constrained")
+            _, ax = pyplot.subplots(figsize=(7.0, 3.4), layout="constrained")
         self.ax_, self.figure_ = ax, ax.figure
         ax.spines[["top", "right"]].set_visible(False)
         red, green, blue = ax.get_facecolor()[:3]
@@ -59,17 +57,8 @@ class Display:
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    def _height(self) -> float:
-        """Return the height of a new figure in inches."""
-        return 3.4
-
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
         raise NotImplementedError
-
-
-def _percent_axis(axis: Any) -> None:
-    percent = require("matplotlib.ticker", "report").PercentFormatter
-    axis.set_major_formatter(percent(1.0, symbol=" %"))
 
 
 @dataclass(repr=False, eq=False)
@@ -232,94 +221,6 @@ class RocDisplay(Display):
         ax.set(xlabel=f"{cut(self.ood_name, 40)} let through", ylabel="ID kept")
         ax.set_xlim(-0.01, 1.0)
         ax.set_ylim(0.0, 1.01)
-        _percent_axis(ax.xaxis)
-        _percent_axis(ax.yaxis)
-
-
-@dataclass(repr=False, eq=False)
-class ExplanationDisplay(Display):
-    """A bar for each label, next to what is usual; or for each part of a combination.
-
-    Parameters
-    ----------
-    reason : Reason
-        The explanation of one sample.
-    n_labels : int
-        How many labels are drawn at most: the most telling ones.
-    """
-
-    reason: Reason
-    n_labels: int = 12
-
-    def _height(self) -> float:
-        return 1.2 + 0.27 * len(self._bars()["name"])
-
-    def _bars(self) -> dict[str, list[Any]]:
-        """Return the name and the length of each bar, and the median of a label."""
-        parts = self.reason.parts
-        if parts:
-            return {"name": [p.detector for p in parts], "value": [p.share for p in parts]}
-        shown = self.reason.most_telling(self.n_labels)
-        return {
-            "name": [label.label for label in shown],
-            "value": [label.term for label in shown],
-            "median": [label.median for label in shown],
-        }
-
-    def _draw(self, ax: Any, colours: dict[str, str]) -> None:
-        reason, bars = self.reason, self._bars()
-        verdict, css = ("in-distribution", "in") if reason.in_distribution else ("OUT", "out")
-        rows = np.arange(len(bars["name"]))
-        # Masked labels and values that cannot be used have no bar.
-        values = np.nan_to_num(bars["value"], posinf=0.0, neginf=0.0)
-        ax.barh(rows, values, height=0.66, color=colours[css], zorder=2)
-        if "median" in bars:
-            ax.containers[-1].set_label("this sample")
-            mark = {"marker": "|", "s": 130, "linewidths": 2, "color": colours["ink"], "zorder": 3}
-            medians = np.nan_to_num(bars["median"], posinf=0.0, neginf=0.0)
-            ax.scatter(medians, rows, label="in-distribution\nmedian", **mark)
-        ax.set_yticks(rows, [cut(name, 30) for name in bars["name"]])
-        ax.invert_yaxis()
-        ax.set_xlabel(reason.piece)
-        ax.locator_params(axis="x", nbins=5)
-        name = f"{cut(reason.id, 30)}: {verdict}" if reason.id else verdict
-        title = f"{name}. {reason.detector} {reason.score:.4g}, threshold {reason.threshold:.4g}"
-        ax.set_title(title, size="medium", loc="left")
-
-
-@dataclass(repr=False, eq=False)
-class MonitorDisplay(Display):
-    """The share flagged in each window of a stream, with the expected band.
-
-    Parameters
-    ----------
-    monitor : Monitor
-        Its windows are drawn, and the inputs at which the stream most likely changed and at which
-        this was noticed.
-    """
-
-    monitor: Monitor
-
-    def _draw(self, ax: Any, colours: dict[str, str]) -> None:
-        windows = {name: np.array(column) for name, column in self.monitor.columns().items()}
-        start, n, share = windows["start"], windows["n"], windows["share"]
-        edges = np.stack([start, start + n], axis=1)
-        band = (np.repeat(windows[side] / n, 2) for side in ("low", "high"))
-        style = {"color": colours["in"], "alpha": 0.18, "linewidth": 0, "label": "expected"}
-        ax.fill_between(edges.ravel(), *band, **style)
-        outside = windows["outside"].astype(bool)
-        for chosen, name, text in ((~outside, "in", "within"), (outside, "out", "outside")):
-            if chosen.any():
-                dots = {"color": colours[name], "label": f"{text} ({np.count_nonzero(chosen):,})"}
-                ax.plot(edges.mean(axis=1)[chosen], share[chosen], "o", markersize=4, **dots)
-        if self.monitor.change is not None:
-            since, noticed = self.monitor.change.since.number, self.monitor.alarm_at
-            label = f"changed at about\ninput {since:,}"
-            ax.axvline(since, color=colours["ink"], linestyle="--", linewidth=1.3, label=label)
-            label = f"alarm at {noticed:,}"
-            ax.axvline(noticed, color=colours["out"], linestyle=":", linewidth=1.3, label=label)
-        ax.set(xlabel="inputs", ylabel="flagged")
-        ax.xaxis.set_major_formatter("{x:,.0f}")
-        ax.margins(x=0.02)
-        ax.set_ylim(bottom=0.0)
-        _percent_axis(ax.yaxis)
+        percent = require("matplotlib.ticker", "report").PercentFormatter
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_formatter(percent(1.0, symbol=" %"))

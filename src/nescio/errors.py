@@ -54,7 +54,17 @@ class InputError(NescioError, ValueError, TypeError):
 
 
 class ProbabilitiesError(InputError):
-    """The values look like probabilities, percentages or log-probabilities instead of logits."""
+    """The values look like probabilities, percentages or log-probabilities instead of logits.
+
+    `reason` says how they look; the message adds what to do about it in Python.
+    """
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(reason, advice)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return " ".join(self.args).rstrip()
 
 
 class ShapeError(InputError):
@@ -153,7 +163,8 @@ def error_context(what: object) -> Iterator[None]:
     except InputError as error:
         if str(error).startswith((f"{what}:", f"{what},")):  # an inner context has named it
             raise
-        raise type(error)(f"{what}: {error}") from error
+        message, *rest = error.args or ("",)
+        raise type(error)(f"{what}: {message}", *rest) from error
 
 
 def listed(names: Sequence[object], shown: int = 5) -> str:

@@ -247,7 +247,7 @@ class Reason(Result):
             return f"{cut(self.parts[0].detector, 30)} {self.parts[0].cells()[2]}".strip()
         return ", ".join(f"{cut(label.label, 24)} {label.term:.3g}" for label in self.labels[:3])
 
-    def others(self, shown: tuple[LabelTerm, ...]) -> str:
+    def left_out(self, shown: tuple[LabelTerm, ...]) -> str:
         """Return the number and the share of the labels that are not shown; empty if none."""
         left = [label for label in self.labels if label not in shown]
         if not left:
@@ -290,7 +290,7 @@ class Reason(Result):
             shown = self.most_telling(_SHOWN_LABELS)
             titles = ["label", self.term, "share", "median", "rank median"]
             rows = [(cut(label.label, 24), *label.cells()) for label in shown]
-            notes = [self.others(shown)]
+            notes = [self.left_out(shown)]
         by_label = self.by_label()
         return View(
             ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline(),
@@ -300,15 +300,9 @@ class Reason(Result):
             notes=notes,
         )
 
-    def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Draw the terms of the most telling labels, or the parts; see `ExplanationDisplay`."""
-        from nescio.displays import ExplanationDisplay
-
-        return ExplanationDisplay(self, **options).plot(ax)
-
 
 def _label_bars(reason: Reason) -> Markup:
-    """Draw a bar per label, with a mark at its median; nothing if a term is not positive."""
+    """Draw a bar per label, with a mark at its median; empty if a term is negative."""
     shown = reason.most_telling(_SHOWN_LABELS)
     if not all(math.isfinite(label.term) and label.term >= 0 for label in shown):
         return Markup("")
@@ -414,10 +408,6 @@ class ExplainedVerdicts(Result):
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON: the detector, and the reason of each input."""
         return {"detector": self.detector, "samples": [reason.as_dict() for reason in self]}
-
-    def plot(self, ax: Any = None, *, row: int = 0, **options: Any) -> Any:
-        """Draw the terms, or the shares of the parts, of one sample; see `ExplanationDisplay`."""
-        return self[row].plot(ax, **options)
 
     def _table(self, pieces: dict[str, Any]) -> dict[str, Any]:
         """Return one column per label or part, after the ids if they are known."""

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from fixtures.streams import logits_of
 from nescio.calibration import LabelFrequencies, Medians, Profile
 from nescio.checks import make_outputs
 from nescio.errors import ParameterError
@@ -29,16 +28,6 @@ def test_rows_with_nan_or_plus_infinity_do_not_count(rng):
 def test_minus_infinity_hides_no_bad_value(beside):
     firing = LabelFrequencies.from_logits(np.array([[-np.inf, beside], [-np.inf, 1.0]]))
     assert (firing.n_samples, firing.counts.tolist()) == (1, [0, 1])
-
-
-def test_firing_is_kept_by_calibrate_and_by_a_file(tmp_path, rng):
-    logits = logits_of(rng, 300)
-    fitted = ns.JointEnergy().calibrate(logits)
-    fitted.save(tmp_path / "a.nescio")
-    loaded = ns.load(tmp_path / "a.nescio")
-    assert loaded.profile_.label_frequencies.counts.tolist() == (logits > 0).sum(0).tolist()
-    assert loaded.profile_.label_frequencies.n_samples == 300
-    assert not hasattr(fitted.fit(logits), "profile_")
 
 
 def test_of_many_rows_some_are_drawn_and_always_the_same(rng):

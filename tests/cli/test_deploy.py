@@ -27,7 +27,7 @@ def detector(tmp_path):
 def checkpoint(tmp_path):
     """A small network of nescio's own with random weights, saved, and images."""
     pytest.importorskip("torchvision")
-    from nescio.lab.networks.checkpoint import Architecture, Checkpoint
+    from nescio.lab.networks.network import Architecture, Checkpoint
     from nescio.models.images import Preprocessing
 
     torch.manual_seed(0)

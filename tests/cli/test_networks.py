@@ -12,7 +12,7 @@ pytest.importorskip("torchvision")
 
 from torch import nn
 
-from nescio.lab.networks.checkpoint import load_checkpoint, load_paper_checkpoint
+from nescio.lab.networks.network import load_checkpoint, load_paper_checkpoint
 from nescio.outputs import Outputs
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import nescio as ns
 from nescio.outputs import Outputs
-from nescio.outputs.reading import read_sets
+from nescio.outputs.sets import read_sets
 
 pandas = pytest.importorskip("pandas")
 pyarrow = pytest.importorskip("pyarrow")
@@ -291,7 +291,7 @@ def test_monitor_has_the_same_report_and_state(rng, tmp_path, run, monkeypatch, 
     whole = monitored(scored)
     assert json.loads(whole[0])["change"]["since"]["id"].startswith("row")
     monkeypatch.setattr("nescio.cli.monitor._BLOCK", 4_096)
-    monkeypatch.setattr("nescio.outputs.reading._MOST_ROWS", 4_096)
+    monkeypatch.setattr("nescio.outputs.files._MOST_ROWS", 4_096)
     assert monitored(scored) == whole
     shown, state = monitored(folder)
     assert shown == whole[0]

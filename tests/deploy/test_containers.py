@@ -87,6 +87,7 @@ def test_commands_are_accepted_by_nescio_serve(where):
         open_to_all = context.params["host"] == "0.0.0.0"
         # In a container, the address of the machine is the only way in.
         assert open_to_all == (where != "systemd")
+        assert not context.params["no_token"]
 
 
 def test_each_path_of_a_command_is_mounted():
@@ -222,8 +223,8 @@ def test_the_image_of_the_pods_has_the_files_that_they_serve():
 
 
 def test_selectors_ports_and_volumes_belong_together():
-    [service], [budget] = (
-        list(documents(f"kubernetes/{name}.yaml")) for name in ("service", "disruption")
+    [service], [budget], [policy] = (
+        list(documents(f"kubernetes/{name}.yaml")) for name in ("service", "disruption", "network")
     )
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"] == labels
@@ -232,6 +233,9 @@ def test_selectors_ports_and_volumes_belong_together():
     [port] = CONTAINER["ports"]
     assert service["spec"]["ports"][0]["targetPort"] == port["name"]
     assert port["containerPort"] == 8000
+    assert policy["spec"]["podSelector"]["matchLabels"] == labels
+    assert policy["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": port["name"]}]
+    assert policy["spec"]["egress"] == []
     volumes = {one["name"] for one in POD["volumes"]}
     assert volumes == {one["name"] for one in CONTAINER["volumeMounts"]}
 

@@ -21,13 +21,6 @@ def test_every_activation_is_clipped_at_one_percentile_of_the_training_data(perc
     np.testing.assert_allclose(detector.score_samples(new), expected, rtol=1e-12)
 
 
-def test_what_no_sample_exceeds_is_joint_energy():
-    train, new = relu_outputs(), relu_outputs(30, seed=1)
-    detector = ns.ReAct().fit(train)
-    detector.ceiling_ = np.array(1e6)
-    np.testing.assert_allclose(detector.score_samples(new), ns.scores.joint_energy(new.logits))
-
-
 def test_the_input_of_the_head_comes_before_other_features():
     outputs = relu_outputs()
     other = ns.Outputs(

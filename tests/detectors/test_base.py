@@ -111,16 +111,6 @@ def test_a_batch_can_be_flagged_at_a_bounded_false_alarm_rate(detector, rng):
     assert len(report.flagged) <= 60
 
 
-def test_confidence_lowers_the_threshold(logits):
-    plain = ns.JointEnergy().calibrate(logits, tpr=0.9)
-    sure = ns.JointEnergy().calibrate(logits, tpr=0.9, confidence=0.99)
-    assert sure.offset_ < plain.offset_
-    assert (plain.tpr, plain.calibration_.first.tpr) == (0.95, 0.9)  # the parameter is left alone
-    assert np.isclose(plain.score_samples(logits), plain.offset_, rtol=1e-4).any()
-    with pytest.raises(TooFewSamplesError, match="at least 90"):
-        ns.JointEnergy().calibrate(logits[:80], tpr=0.95, confidence=0.99)
-
-
 def test_fit_after_calibrate_gives_up_the_threshold(detector, logits):
     detector.fit(logits)
     for method in (detector.assess, detector.predict):

@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
-from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import nescio as ns
 from fixtures.own_detectors import Neighbours
 from nescio import Outputs
 from nescio.calibration import Threshold
-from nescio.checks import NEEDS_CALIBRATION, check_detector, make_outputs
+from nescio.checks import check_detector, make_outputs
 from nescio.detectors import DETECTORS, build_detector, saving
-from nescio.detectors.base import learning_half
 from nescio.detectors.combined import (
     MIN_HELD_OUT,
     RULES,
@@ -151,18 +149,6 @@ def test_the_p_values_of_a_part_are_uniform_on_average():
 # --- the parts --------------------------------------------------------------------------------
 
 
-def test_parts_that_learn_nothing_need_no_training_data(logits):
-    detector = ns.Combined(["joint_energy", "top_k_joint_energy(k=5)"])
-    assert detector.learns_from == ()
-    assert detector.learns_from_held_out == detector.scores_from == ("logits",)
-    detector.calibrate(logits)
-    assert detector.calibration_.n_samples == 200
-    (part, other) = detector.detectors_
-    reference = np.sort(ns.JointEnergy().score_samples(logits[learning_half(400)]))
-    np.testing.assert_array_equal(reference_scores(part), reference)
-    assert other.k == 5
-
-
 def test_names_texts_classes_and_objects_are_the_same(logits):
     data = (
         ("joint_energy", "top_k_joint_energy(k=3)"),
@@ -271,23 +257,6 @@ def test_every_rule_passes_the_common_checks(rule):
     check_detector(ns.Combined([ns.Mahalanobis(), "joint_energy"], [1, 2], rule))
 
 
-@pytest.mark.parametrize(
-    ("estimator", "check"),
-    [
-        pytest.param(*pair, id=getattr(pair[1], "func", pair[1]).__name__)
-        for pair in estimator_checks_generator(
-            ns.Combined(["max_logit", "lof(n_neighbors=3)"]),
-            expected_failed_checks=NEEDS_CALIBRATION,
-            mark="skip",
-        )
-        if getattr(pair[1], "func", pair[1]).__name__ != "check_array_api_input"
-    ],
-)
-@pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
-def test_scikit_learns_checks(estimator, check):
-    check(estimator)
-
-
 def damaged(detector, path, monkeypatch, change):
     """Save the detector with a changed description, as a file from elsewhere may be."""
     to_file = saving._to_file
@@ -301,30 +270,21 @@ def damaged(detector, path, monkeypatch, change):
         detector.save(path, force=True)
 
 
+def with_parts(change):
+    return lambda node: node | {"parts": {"detectors_": change(node["parts"]["detectors_"])}}
+
+
+def with_names(*names):
+    return lambda node: node | {"params": node["params"] | {"detectors": [*names]}}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda node: node | {"parts": {"detectors_": []}}, "not those of its parameters"),
-        (
-            lambda node: node | {"parts": {"detectors_": node["parts"]["detectors_"][::-1]}},
-            "damaged",
-        ),
-        (
-            lambda node: (
-                node | {"params": node["params"] | {"detectors": ["os:system", "max_logit"]}}
-            ),
-            "'os:system' names a class",
-        ),
-        (
-            lambda node: (
-                node
-                | {
-                    "params": node["params"]
-                    | {"detectors": ["combined(detectors=[os:system])"] * 2}
-                }
-            ),
-            "names a class",
-        ),
+        (with_parts(lambda parts: []), "not those of its parameters"),
+        (with_parts(lambda parts: parts[::-1]), "damaged"),
+        (with_names("os:system", "max_logit"), "'os:system' names a class"),
+        (with_names("msp", "combined(detectors=[os:system])"), "names a class"),
     ],
 )
 def test_a_file_is_checked_and_chooses_no_code(change, message, combined, tmp_path, monkeypatch):
@@ -372,15 +332,6 @@ def test_a_class_of_ones_own_may_be_a_part(tmp_path):
         ns.load(tmp_path / "x.nescio")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["combined(detectors=[joint_energy)", "combined(detectors=[a](b])", "combined(x)y(z)"],
-)
-def test_brackets_must_match(text):
-    with pytest.raises(ParameterError, match="cannot read the detector"):
-        build_detector(text)
-
-
 def test_groups_and_outputs_with_names(tmp_path):
     train, held_out = make_outputs(300), make_outputs(1500, seed=1)
     detector = ns.Combined().fit(train).calibrate(held_out, groups="label_count")
@@ -410,22 +361,9 @@ def test_features_and_labels_make_a_combination_that_can_be_used():
 @pytest.mark.parametrize(
     ("train", "held_out", "why"),
     [
-        (None, outputs(500), "it needs training outputs"),
         (outputs(300, features=None), outputs(500), "training outputs have no features"),
         (outputs(300, labels=None), outputs(500), "training outputs have no labels"),
         (outputs(300), outputs(500, features=None), "held-out outputs have no features"),
-        (None, outputs(100, features=None), "needs training outputs"),
-    ],
-)
-def test_without_features_it_is_joint_energy(train, held_out, why):
-    detector, reason = default_detector(train, held_out, nonfinite="out")  # warnings are errors
-    assert (detector.name, detector.nonfinite) == ("joint_energy", "out")
-    assert why in reason
-
-
-@pytest.mark.parametrize(
-    ("train", "held_out", "why"),
-    [
         (
             outputs(300, labels=outputs(300).labels[::-1]),
             outputs(500),
@@ -439,11 +377,17 @@ def test_without_features_it_is_joint_energy(train, held_out, why):
         (outputs(300), outputs(MIN_HELD_OUT - 1), "needs 400 held-out samples, and there are 399"),
     ],
 )
-def test_features_that_cannot_be_used_are_warned_of(train, held_out, why):
+def test_training_data_that_cannot_be_used_is_warned_of(train, held_out, why):
     with pytest.warns(DefaultDetectorWarning, match=why):
         detector, reason = default_detector(train, held_out)
     assert detector.name == "joint_energy"
     assert why in reason
+
+
+def test_without_training_data_it_is_joint_energy_and_no_warning():
+    detector, reason = default_detector(None, outputs(500), nonfinite="out")
+    assert (detector.name, detector.nonfinite) == ("joint_energy", "out")
+    assert "it needs training outputs" in reason
 
 
 def test_columns_of_a_table_are_compared_with_training_samples():

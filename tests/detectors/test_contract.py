@@ -10,7 +10,6 @@ from fixtures.own_detectors import Neighbours, ReAct, Together
 from nescio.checks import check_detector, make_outputs
 from nescio.detectors import DETECTORS
 from nescio.errors import MissingInputError
-from nescio.metrics.comparison import compare_outputs
 
 OWN = (Neighbours, ReAct, Together)
 MODULE = "fixtures.own_detectors"
@@ -31,18 +30,6 @@ def registered():
 @own
 def test_it_passes_the_common_checks(kind, registered):
     check_detector(kind())
-
-
-@own
-def test_it_is_compared_with_others(kind):
-    result = compare_outputs(
-        {"own": kind(), "joint_energy": ns.JointEnergy()},
-        make_outputs(200, seed=1),
-        {"shifted": make_outputs(100, seed=2, shift=4.0)},
-        train=make_outputs(300),
-        n_bootstrap=0,
-    )
-    assert set(result.results["shifted"]) == {"own", "joint_energy"}
 
 
 @own

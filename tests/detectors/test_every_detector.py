@@ -14,17 +14,18 @@ from nescio.errors import ImplausibleValuesWarning, ParameterError
 
 
 def _sklearn_checks():
-    for name, detector in DETECTORS.items():
-        alone = len(detector().scores_from) == 1 and "head" not in detector().learns_from
-        if not alone or name == "linear_probe":
+    of_logits = ns.Combined(["max_logit", "lof(n_neighbors=3)"])
+    for detector in (*(kind() for kind in DETECTORS.values()), of_logits):
+        alone = len(detector.scores_from) == 1 and "head" not in detector.learns_from
+        if not alone or detector.name == "linear_probe":
             continue  # scikit-learn's data is a single array, often without labels
         for estimator, check in estimator_checks_generator(
-            detector(), expected_failed_checks=NEEDS_CALIBRATION, mark="skip"
+            detector, expected_failed_checks=NEEDS_CALIBRATION, mark="skip"
         ):
             label = getattr(check, "func", check).__name__
             if label == "check_array_api_input":
                 continue  # arrays of other libraries, which nescio does not take
-            yield pytest.param(estimator, check, id=f"{name}-{label}")
+            yield pytest.param(estimator, check, id=f"{detector.name}-{label}")
 
 
 @pytest.mark.parametrize(("estimator", "check"), list(_sklearn_checks()))

@@ -3,7 +3,7 @@ import pytest
 
 import nescio as ns
 from nescio.detectors import features as module
-from nescio.detectors.features import centred, product, row_blocks, unit_rows
+from nescio.detectors.features import product, unit_rows
 from nescio.errors import InputError, MissingInputError
 from nescio.outputs import Outputs
 
@@ -15,33 +15,6 @@ def test_the_product_of_any_number_of_rows(rng, shape):
         result, expected = product(rows[:n_rows], matrix), rows[:n_rows] @ matrix
         np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
     assert product(rows.astype(np.float32), matrix.astype(np.float32)).dtype == np.float32
-
-
-def test_blocks_are_small_and_whole():
-    for width in (1, 10_000, 2**30):
-        blocks = list(row_blocks(3000, width))
-        assert np.concatenate([np.arange(3000)[block] for block in blocks]).tolist() == list(
-            range(3000)
-        )
-        longest = max(block.stop - block.start for block in blocks)
-        assert longest == 1 or 8 * longest * width <= 64 * 2**20
-
-
-def test_unit_rows_keep_their_precision_and_order(rng):
-    rows = rng.normal(size=(30, 5)) * 10.0 ** rng.integers(-30, 30, (30, 1))
-    for dtype, tolerance in ((np.float32, 1e-6), (np.float64, 1e-15)):
-        result = unit_rows(np.asfortranarray(rows.astype(dtype)))
-        assert result.dtype == dtype
-        expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        np.testing.assert_allclose(result, expected, rtol=10 * tolerance, atol=tolerance)
-
-
-def test_centring_far_from_zero_loses_nothing(rng):
-    center = 1e4 + rng.random(6)
-    rows = (center + rng.normal(size=(20, 6))).astype(np.float32)
-    expected = rows.astype(np.float64) - center
-    np.testing.assert_allclose(centred(rows, center), expected, atol=1e-6)
-    assert np.abs((rows - center.astype(np.float32)) - expected).max() > 1e-5
 
 
 # --- the linear probe ---
@@ -115,18 +88,6 @@ def test_more_samples_than_the_choice_of_the_penalty_reads(monkeypatch):
     assert np.corrcoef(detector.score_samples(new), expected.score_samples(new))[0, 1] > 0.99
 
 
-def test_what_lies_between_labels_scores_lower():
-    train = some(400, 0, noise=0.3)
-    detector = ns.LinearProbe().fit(train).calibrate(some(400, 1, noise=0.3))
-    unknown = Outputs(
-        np.full((50, 3), -2.0), features=np.random.default_rng(2).normal(2, 0.3, (50, 8))
-    )
-    assert (detector.predict(some(400, 3, noise=0.3)) == 1).mean() > 0.9
-    carries = some(400, 3, noise=0.3).labels.any(1)
-    scores = detector.score_samples(some(400, 3, noise=0.3))
-    assert np.median(detector.score_samples(unknown)) < np.quantile(scores[carries], 0.05)
-
-
 def test_a_plain_array_needs_labels():
     train, new = some(200, 0), some(50, 1)
     np.testing.assert_array_equal(
@@ -184,19 +145,6 @@ def test_joint_energy_minus_the_residual(train, new, n_components, used, dtype):
     tolerance = 1e-9 if dtype == np.float64 else 1e-3
     np.testing.assert_allclose(
         detector.score_samples(new), expected, rtol=tolerance, atol=tolerance
-    )
-
-
-def test_inside_the_subspace_only_joint_energy_counts(train, rng):
-    """Features far away along the principal components are no residual."""
-    detector = ns.ViM(4).fit(train)
-    inside = np.linalg.svd(train.features - train.features.mean(0))[2][:4]
-    far = train.features.mean(0) + 100 * rng.normal(size=(20, 4)) @ inside
-    logits = rng.normal(0, 3, (20, 4))
-    np.testing.assert_allclose(
-        detector.score_samples(Outputs(logits, features=far)),
-        ns.scores.joint_energy(logits),
-        rtol=1e-6,
     )
 
 

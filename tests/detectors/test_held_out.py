@@ -43,16 +43,6 @@ class CentredTwice(Centred):
         return -np.abs(arrays.logits - self.train_mean_).sum(1) - self.mean_.sum()
 
 
-def test_half_of_the_rows_are_learned_from_and_the_others_calibrate(logits):
-    detector = Centred().calibrate(logits)  # nothing to fit first
-    half = learning_half(len(logits))
-    assert half.sum() == len(logits) // 2
-    np.testing.assert_array_equal(detector.mean_, logits[half].mean(0))
-    (threshold,) = detector.calibration_.thresholds.values()
-    np.testing.assert_array_equal(threshold.scores, np.sort(detector.score_samples(logits[~half])))
-    assert detector.profile_.label_frequencies.n_samples == (~half).sum()
-
-
 def test_lists_and_outputs_are_halved_alike(logits):
     outputs = ns.Outputs(logits, ids=[f"image {i}" for i in range(len(logits))])
     result = [Centred().calibrate(data).offset_ for data in (logits, logits.tolist(), outputs)]
@@ -65,6 +55,7 @@ def test_groups_are_halved_with_the_rows(logits):
     rest = ~learning_half(len(logits))
     sizes = {name: first.n_samples for name, first in detector.calibration_.thresholds.items()}
     assert sizes == {name: (groups[rest] == name).sum() for name in ("high", "low")}
+    assert detector.profile_.label_frequencies.n_samples == rest.sum()
     with pytest.raises(ShapeError, match=r"shape \(400,\), got \(399,\)"):
         Centred().calibrate(logits, groups=groups[1:])
 

@@ -22,7 +22,6 @@ from nescio.errors import (
     NonFiniteError,
     ProbabilitiesError,
     ShapeError,
-    TiedScoresWarning,
     TooFewSamplesError,
 )
 
@@ -143,23 +142,6 @@ def test_a_data_frame_is_matched_by_name(library, logits, tmp_path):
             scorer.predict(frame_of(library, {name: columns[name] for name in "abcde"}))
 
 
-@LIBRARIES
-def test_empty_cells_of_a_data_frame_are_bad_values(library, logits):
-    columns = {**named(logits), "b": [None, *logits[1:, 1].tolist()]}
-    detector = ns.JointEnergy(nonfinite="out").calibrate(logits)
-    frame = frame_of(library, columns)
-    assert np.flatnonzero(np.isneginf(detector.score_samples(frame))).tolist() == [0]
-    with pytest.raises(NonFiniteError, match="in 1 of 400 rows: 0"):
-        detector.set_params(nonfinite="raise").predict(frame)
-
-
-@LIBRARIES
-def test_a_column_that_may_not_be_a_label_is_an_error(library, logits):
-    frame = frame_of(library, {"text": ["x"] * 400, **named(logits)})
-    with pytest.raises(InputError, match=r"'text'.*Outputs\.from_frame\(frame, \.\.\.\)"):
-        ns.JointEnergy().calibrate(frame)
-
-
 def test_the_index_of_pandas_gives_the_ids(logits):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(named(logits))
@@ -257,12 +239,6 @@ def test_data_that_was_learned_from_cannot_calibrate(name):
     assert not hasattr(detector, "offset_")
     detector.calibrate(make_outputs(200, seed=1))
     detector.fit(make_outputs(200, seed=2)).calibrate(train)
-
-
-def test_the_same_array_is_recognised(rng):
-    train = rng.normal(-1, 2, (3000, 4))
-    with pytest.raises(InputError, match="learned from this very data"):
-        ns.LocalOutlierFactor().fit(train).calibrate(train.tolist())
     ns.JointEnergy().fit(train).calibrate(train)  # it learns nothing
 
 
@@ -336,15 +312,6 @@ def test_more_labels_than_samples_may_be_a_transposed_array(rng):
     names = [f"label {label}" for label in range(300)]
     ns.JointEnergy().calibrate(ns.Outputs(logits.T, label_names=names))  # named, so meant
     ns.JointEnergy().calibrate(logits[:20])  # a square
-
-
-def test_constant_scores_are_told(logits):
-    logits[:] = logits[0]
-    with (
-        pytest.warns(ImplausibleValuesWarning, match="these labels: 0, 1, 2, 3, 4 and 1 more"),
-        pytest.warns(TiedScoresWarning, match="all 400 calibration scores are"),
-    ):
-        ns.JointEnergy().calibrate(logits)
 
 
 def test_features_of_another_layer_than_the_input_of_the_head():

@@ -26,6 +26,9 @@ MODULE = "fixtures.own_detectors"
         ("code/my_detectors.py:Mine", "Name the module instead: code.my_detectors:Mine."),
         ("my.detectors", "Did you mean my.detectors:Class?"),
         ("joint_energy(", "cannot read the detector"),
+        ("combined(detectors=[joint_energy)", "cannot read the detector"),
+        ("combined(detectors=[a](b])", "cannot read the detector"),
+        ("combined(x)y(z)", "cannot read the detector"),
     ],
 )
 def test_a_name_that_leads_nowhere(name, message, nescio, files):

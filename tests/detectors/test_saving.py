@@ -65,7 +65,7 @@ def test_truncation_and_damage_are_refused(saved, tmp_path):
         ns.load(damaged)
 
 
-def test_files_of_another_kind_are_refused(tmp_path):
+def test_files_of_another_kind_are_refused(saved, tmp_path):
     make_outputs(5).save(tmp_path / "outputs.safetensors")
     with pytest.raises(FileFormatError, match=r"not a saved detector: it holds 'nescio.outputs'"):
         ns.load(tmp_path / "outputs.safetensors")
@@ -74,13 +74,8 @@ def test_files_of_another_kind_are_refused(tmp_path):
         ns.load(tmp_path / "other")
     with pytest.raises(FileError, match="no file"):
         ns.load(tmp_path / "nowhere.nescio")
-
-
-def test_outputs_do_not_come_from_a_detector(saved, tmp_path):
     path = saved("joint_energy").rename(tmp_path / "x.safetensors")
-    with pytest.raises(
-        FileFormatError, match=r"not a file of a model's outputs: it holds 'nescio.detector'"
-    ):
+    with pytest.raises(FileFormatError, match=r"not a file of a model's outputs: it holds"):
         ns.Outputs.load(path)
 
 
@@ -196,40 +191,34 @@ def test_a_hostile_forest_cannot_read_out_of_bounds_or_walk_in_circles(saved):
 
 
 @pytest.mark.parametrize(
+    "name", [name for name, kind in DETECTORS.items() if kind().learned and name != "combined"]
+)
+def test_learned_arrays_of_another_kind_are_refused(saved, name):
+    detector = ns.load(saved(name))
+    for key in detector.learned:
+        array = np.asarray(getattr(detector, key))
+        is_float = array.dtype.kind == "f"
+        damaged = [array[None], array.astype(np.int64 if is_float else np.float64)]
+        damaged += [np.full_like(array, value) for value in (np.nan, np.inf) if is_float]
+        for wrong in damaged:
+            with pytest.raises(FileFormatError, match="damaged"):
+                ns.load(tampered(saved(name), learned={key: wrong}))
+
+
+@pytest.mark.parametrize(
     ("name", "learned"),
     [
         ("mahalanobis", {"center_": np.zeros(3)}),
-        ("mahalanobis", {"whitening_": np.zeros(3)}),
-        ("mahalanobis", {"means_": np.full((6, 8), np.nan)}),
         ("relative_mahalanobis", {"means_": np.zeros((6, 9))}),
-        ("relative_mahalanobis", {"overall_center_": np.zeros(3)}),
-        ("relative_mahalanobis", {"overall_whitening_": np.array(1.0)}),
-        ("relative_mahalanobis", {"overall_whitening_": np.full((8, 8), np.nan)}),
-        ("vim", {"center_": np.zeros(3)}),
         ("vim", {"outside_": np.zeros((8, 0))}),
-        ("vim", {"outside_": np.array(1.0)}),
-        ("vim", {"outside_": np.full((8, 4), np.nan)}),
-        ("vim", {"scale_": np.zeros(2)}),
         ("nnguide", {"bank_": np.zeros((49, 8))}),
-        ("nnguide", {"bank_": np.full((300, 8), np.inf)}),
         ("knn", {"bank_": np.zeros((300, 7))}),
         ("knn", {"bank_": np.zeros((4, 8)), "rows_": np.arange(4)}),
-        ("knn", {"bank_": np.full((300, 8), np.nan)}),
-        ("knn", {"bank_": np.ones((300, 8), int)}),
         ("knn", {"rows_": np.arange(299)}),
-        ("knn", {"rows_": np.zeros(300)}),
-        ("react", {"ceiling_": np.array(np.nan)}),
-        ("react", {"ceiling_": np.zeros(3)}),
-        ("dice", {"kept_": np.ones((6, 8))}),
         ("dice", {"kept_": np.ones((6, 7), bool)}),
         ("lof", {"reach_": np.zeros(3)}),
-        ("lof", {"reach_": np.full(300, np.nan)}),
-        ("lof", {"samples_": np.zeros(300)}),
-        ("lof", {"samples_": np.array(1.0)}),
         ("lof", {"k_": np.array(300)}),
-        ("lof", {"k_": np.array(2.5)}),
         ("isolation_forest", {"lengths_": np.zeros((2, 2))}),
-        ("isolation_forest", {"features_": np.zeros(4, np.int32)}),
     ],
 )
 def test_learned_arrays_that_do_not_fit_are_refused(saved, name, learned):

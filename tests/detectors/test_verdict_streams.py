@@ -13,12 +13,10 @@ import pytest
 
 import nescio as ns
 from nescio._io.tables import Columns
-from nescio.checks import make_outputs
-from nescio.detectors import DETECTORS
 from nescio.detectors.verdicts import score_stream
 from nescio.errors import InputError, NonFiniteError, ParameterError
-from nescio.outputs import reading
-from nescio.outputs.reading import OutputsStream
+from nescio.outputs import files
+from nescio.outputs.files import OutputsStream
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -32,7 +30,7 @@ SIZE = 128
 @pytest.fixture(autouse=True)
 def _small_blocks_in_a_folder_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reading, "_MOST_ROWS", SIZE)
+    monkeypatch.setattr(files, "_MOST_ROWS", SIZE)
 
 
 @pytest.fixture
@@ -98,25 +96,6 @@ def test_text_files_hold_the_same_values(detector, frame):
         missing = data["id"] == "image-500"
         assert (line["n"] is None) == (cell.n is pandas.NA) == missing
         assert missing or line["n"] == cell.n == data["n"]
-
-
-@pytest.mark.parametrize("name", sorted(DETECTORS))
-def test_every_detector_scores_blocks_like_the_whole(name):
-    detector, data = DETECTORS[name](), make_outputs(300, seed=2)
-    if detector.learns_from:
-        detector.fit(make_outputs(300))
-    detector.calibrate(make_outputs(300, seed=1))
-    ns.Outputs.save(data, "x.safetensors")
-    whole = detector.assess(data, fdr=0.4)
-    score_stream(detector, OutputsStream("x.safetensors"), "y.parquet", fdr=0.4)
-    written = parquet.read_table("y.parquet")
-    assert written.column_names == list(whole.columns())
-    for column, values in whole.columns().items():
-        result = np.asarray(written[column])
-        if values.dtype.kind == "f":
-            np.testing.assert_allclose(result, values, rtol=1e-5, atol=1e-7)
-        else:
-            np.testing.assert_array_equal(result, values)
 
 
 def test_categories_of_several_files_are_kept(detector, frame):

@@ -25,7 +25,7 @@ import psutil
 import nescio as ns
 from nescio.cli import main
 from nescio.integrations.ray import connected, count_processors, map_on_cluster
-from nescio.outputs import reading
+from nescio.outputs import files
 
 pytestmark = [
     pytest.mark.slow,
@@ -88,7 +88,7 @@ def cluster(own_folder):
 def test_scores_on_this_machine_equal_those_of_one_process_and_ray_leaves_nothing(
     rng, tmp_path, monkeypatch, capfd
 ):
-    monkeypatch.setattr(reading, "_MOST_ROWS", 64)
+    monkeypatch.setattr(files, "_MOST_ROWS", 64)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     logits = rng.normal(-1, 3, (1000, 3))
     table = {name: logits[:, at] for at, name in enumerate(("cat", "dog", "cow"))}

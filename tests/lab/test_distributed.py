@@ -16,8 +16,7 @@ pytest.importorskip("torchvision")
 from nescio.errors import ParameterError
 from nescio.lab.data import load_coco
 from nescio.lab.data.split import Reader, in_batches
-from nescio.lab.networks.checkpoint import load_checkpoint
-from nescio.lab.networks.network import prepared
+from nescio.lab.networks.network import load_checkpoint, prepared
 from nescio.lab.settings import TrainSettings
 from nescio.lab.training import World, train
 

@@ -11,7 +11,7 @@ from nescio.errors import DatasetError, FileError, ParameterError
 from nescio.lab.data import load_coco, load_folder, without_damaged
 from nescio.lab.data.split import Reader
 from nescio.lab.extraction import cached_features, extract
-from nescio.lab.networks.checkpoint import CheckpointRunner, load_checkpoint
+from nescio.lab.networks.network import CheckpointRunner, load_checkpoint
 from nescio.lab.perturbation import Setting, Tuning, find_directions, step
 from nescio.lab.training import train
 from nescio.models import base

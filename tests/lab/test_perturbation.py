@@ -15,7 +15,7 @@ from nescio.detectors import Mahalanobis
 from nescio.errors import FileFormatError, ParameterError
 from nescio.lab.data import SYNTHETIC_SETS, load_coco
 from nescio.lab.extraction import extract
-from nescio.lab.networks.checkpoint import CheckpointRunner
+from nescio.lab.networks.network import CheckpointRunner
 from nescio.lab.perturbation import (
     AGGREGATES,
     MAHALANOBIS_EPSILONS,

@@ -15,7 +15,7 @@ from nescio.detectors import JointEnergy, Mahalanobis
 from nescio.errors import ExportError, ParameterError
 from nescio.lab.data import load_coco
 from nescio.lab.extraction import RuntimeChoice, Runtimes, checked_run, difference, extract
-from nescio.lab.networks.checkpoint import CheckpointRunner
+from nescio.lab.networks.network import CheckpointRunner
 from nescio.lab.perturbation import grid_scores
 from nescio.lab.settings import OdinSettings, TuneSettings
 from nescio.models.base import make_runner

@@ -22,7 +22,7 @@ from nescio.errors import (
 )
 from nescio.lab.data import load_coco, without_damaged
 from nescio.lab.data.split import Reader
-from nescio.lab.networks.checkpoint import load_checkpoint
+from nescio.lab.networks.network import load_checkpoint
 from nescio.lab.training import Trainer, initial_network, train
 from nescio.metrics import mean_average_precision
 

@@ -22,7 +22,7 @@ from nescio.errors import (
 from nescio.lab.benchmark.results import Line, comparison_lines
 from nescio.metrics import auroc, delong_test
 from nescio.metrics.comparison import WORSE, Scored, chance_note, compare_outputs, find_lead
-from nescio.outputs.reading import read_sets
+from nescio.outputs.sets import read_sets
 
 # --- one detector ---
 

@@ -209,11 +209,6 @@ def test_the_interval_of_a_mean_is_that_of_scipy(rng):
     assert ours[1] - np.quantile(samples, 0.975) > 0.02  # the correction of a skewed mean
 
 
-def test_without_bias_and_skewness_the_levels_are_the_tails():
-    samples = np.linspace(-1, 1, 1001)
-    assert bca_levels(samples, 0.0, [0.025, 0.975]) == pytest.approx([0.025, 0.975])
-
-
 @pytest.mark.parametrize("value", [0.0, 0.3, 0.5, 1.0])
 def test_resamples_on_one_side_of_the_estimate(value):
     low, high = interval(np.full(50, 0.5), value, 0.95)

@@ -10,7 +10,7 @@ from torch import nn
 
 import nescio as ns
 from nescio.errors import InputError, ParameterError, ShapeError
-from nescio.models.torch_layers import (
+from nescio.models.torch_models import (
     CallOrder,
     Tap,
     find_pooled,

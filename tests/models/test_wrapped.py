@@ -273,16 +273,18 @@ def test_the_default_learns_from_features_if_there_are_labels():
     kept = chosen.fit(inputs[:400], labels[:400]).calibrate(inputs[400:700])
     assert (kept.detector.name, kept.reason) == ("combined", "")
     assert guarded(inputs[:5]).in_distribution.shape == (5,)
-    assert ns.wrap(model).fit(inputs[:400]).detector.name == "joint_energy"  # without labels
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="have no labels"):
+        assert ns.wrap(model).fit(inputs[:400]).detector.name == "joint_energy"
     assert ns.wrap(model).calibrate(inputs[400:]).detector.name == "joint_energy"
 
 
 def test_the_default_does_not_make_a_vocabulary_dense():
-    texts = [f"a{at} b{at} {'x' if at % 2 else 'y'}" for at in range(2100)]
-    labels = np.array([[at % 2, at % 3 == 0] for at in range(2100)])
+    texts = [f"a{row} b{row} {'x' if row % 2 else 'y'}" for row in range(2100)]
+    labels = np.array([[row % 2, row % 3 == 0] for row in range(2100)])
     model = make_pipeline(CountVectorizer(), OneVsRestClassifier(LogisticRegression()))
     model.fit(texts, labels)
-    guarded = ns.wrap(model).fit(texts[:100], labels[:100])
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="have no features"):
+        guarded = ns.wrap(model).fit(texts[:100], labels[:100])
     assert guarded.runner.layers == ()
     assert guarded.detector.name == "joint_energy"
 

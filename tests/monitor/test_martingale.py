@@ -190,22 +190,6 @@ def test_start_and_kind_of_a_change_are_found(rng, change, kind):
     assert abs(likeliest.since.number - 2001) <= 100
 
 
-def test_the_start_is_the_same_however_the_stream_is_split(rng):
-    p_values = rng.random(1000) ** 1.1
-    gains = Martingale().gains(p_values)
-    whole, parts = ChangeFinder(), ChangeFinder()
-    whole.add(gains, lambda column: Place(column + 1))
-    start = 0
-    for size in (1, 1, 98, 400, 500):
-        part = Martingale().gains(p_values[start : start + size])
-        parts.add(part, lambda column, start=start: Place(start + column + 1))
-        start += size
-    assert parts.starts == whole.starts
-    np.testing.assert_allclose(parts.gains, whole.gains, atol=1e-9)
-    before = np.concatenate([np.zeros((len(BETS), 1)), gains[:, :-1]], axis=1)
-    assert [start.number for start in whole.starts] == (before.argmin(axis=1) + 1).tolist()
-
-
 def test_id_and_time_of_the_start_are_named_also_after_a_restart(detector, rng, tmp_path):
     logits = np.concatenate([logits_of(rng, 400), logits_of(rng, 200, shift=-1.5)])
     ids = [f"photo {row}" for row in range(600)]

@@ -15,7 +15,7 @@ from nescio.errors import (
     ShapeError,
     label_difference,
 )
-from nescio.outputs import Head
+from nescio.outputs import Head, check_label_names
 from nescio.outputs.outputs import match_labels
 
 
@@ -79,6 +79,11 @@ def test_rows_can_be_chosen(outputs):
 def test_parts_that_do_not_fit_are_refused(change, error, reason):
     with pytest.raises(error, match=reason):
         Outputs(np.zeros((5, 3)), **change)
+
+
+def test_there_is_at_least_one_label_name():
+    with pytest.raises(InputError, match="at least one label"):
+        check_label_names([], 0)
 
 
 # --- the head, selection and concatenation ----------------------------------------------------

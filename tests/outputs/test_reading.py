@@ -7,8 +7,8 @@ import pytest
 
 from nescio._io.tables import Columns
 from nescio.errors import FileError, FileFormatError, InputError, ShapeError
-from nescio.outputs import Head, Outputs, reading as streams
-from nescio.outputs.reading import OutputsStream, read_outputs
+from nescio.outputs import Head, Outputs, files as streams
+from nescio.outputs.files import OutputsStream, read_outputs
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -207,6 +207,7 @@ def test_answers_say_what_a_browser_may_do_with_them(client):
         ("127.evil.example", 403),
         ("192.168.0.4", 403),
         ("12345", 403),
+        (":8000", 403),
     ],
 )
 def test_on_this_machine_it_answers_to_no_other_name(host, status, client):

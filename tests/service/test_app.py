@@ -256,6 +256,7 @@ def test_a_request_keeps_its_own_plain_id(client, some_logits):
     ("method", "path", "status", "title"),
     [
         ("GET", "/nowhere", 404, "Not Found"),
+        ("GET", "/v1/detector/", 404, "Not Found"),  # and no redirect
         ("POST", "/v1/predict", 404, "Not Found"),
         ("GET", "/v1/score", 405, "Method Not Allowed"),
         ("POST", "/v1/score", 415, "Unsupported Media Type"),
@@ -313,6 +314,15 @@ def test_the_histogram_is_svg_of_the_width_asked_for(client, detector_file):
     for wrong in ({"score": "high"}, {"score": "nan"}, {"width": 10}, {"group": "all"}):
         query = {"score": 3.5, "group": group} | wrong
         assert service.get("/v1/histogram", params=query).status_code == 422, wrong
+
+
+def test_the_calibration_scores_are_counted_once(client, monkeypatch):
+    """Two million scores take longer than a request may hold the event loop."""
+    service = client()
+    monkeypatch.setattr("nescio.service.service.Histogram", None)
+    monkeypatch.setattr("nescio.service.service.Engine._describe", None)
+    for path in ("/v1/detector", "/v1/histogram?score=3", "/v1/traffic?charts=500"):
+        assert service.get(path).status_code == 200, path
 
 
 def test_traffic_has_charts_if_asked_for(client, some_logits):

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from fixtures.service import refused
 from nescio._io.tensors import encode_tensors
 from nescio.service.openapi import SAFETENSORS
 from nescio.service.service import Batcher, Engine
 
 httpx = pytest.importorskip("httpx")
+TestClient = pytest.importorskip("starlette.testclient").TestClient
 
 
 def at_once(application, requests):
@@ -65,7 +67,7 @@ def body_of(logits):
 def runs(monkeypatch):
     """Count the requests of each batch."""
     seen = []
-    for name in ("score", "predict"):
+    for name in ("score", "run_model"):
         original = getattr(Engine, name)
 
         def counting(self, works, original=original):
@@ -156,6 +158,108 @@ def test_predictions_are_batched_too(app, detector_file, text_model, runs):
             assert joined.json()["logits"] == other.json()["logits"]
             assert joined.json()["score"] == pytest.approx(other.json()["score"], rel=1e-6)
     assert [index for index, answer in enumerate(together) if answer.status_code != 200] == [5]
+
+
+# --- large requests of a model --------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_pieces(app, detector_file, text_model, monkeypatch):
+    """Make a service whose model takes two rows at once, and pauses after each piece."""
+    monkeypatch.setattr("nescio.service.model.WORK_AT_ONCE", 2 << 10)
+    pieces = []
+    original = Engine.run_model
+
+    def slow(self, works):
+        pieces.append(sum(len(work["input_ids"]) for work in works))
+        threading.Event().wait(0.01)
+        return original(self, works)
+
+    monkeypatch.setattr(Engine, "run_model", slow)
+    return app(detector_file(), model=text_model()), pieces
+
+
+def tokens_of(n_rows):
+    ids = np.arange(n_rows)[:, None] % 50
+    body = encode_tensors({"input_ids": ids, "attention_mask": np.ones_like(ids)}, {})
+    return ("/v1/predict", SAFETENSORS, body)
+
+
+def test_other_requests_get_their_turn_between_the_pieces_of_a_large_one(in_pieces):
+    application, pieces = in_pieces
+    ended = []
+
+    async def run():
+        await application.service.start()
+        transport = httpx.ASGITransport(application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+
+            async def post(n_rows):
+                path, kind, body = tokens_of(n_rows)
+                answer = await client.post(path, content=body, headers={"content-type": kind})
+                ended.append((n_rows, len(pieces)))
+                return answer
+
+            large = asyncio.create_task(post(101))
+            while not pieces:
+                await asyncio.sleep(0)
+            small = await post(1)
+            answers = await large, small
+        await application.service.stop()
+        return answers
+
+    large, small = asyncio.run(run())
+    assert max(pieces) <= 2
+    (first, n_before), (last, _) = ended
+    assert (first, last) == (1, 101)
+    assert n_before < 6
+    assert (large.status_code, small.status_code) == (200, 200)
+    table = at_once(application, [tokens_of(50)])[0].json()["logits"]
+    assert large.json()["logits"] == (table * 3)[:101]
+    assert small.json()["logits"] == table[:1]
+
+
+def test_the_work_for_a_client_that_has_left_ends(in_pieces):
+    application, pieces = in_pieces
+    path, kind, body = tokens_of(400)
+    messages = [{"type": "http.request", "body": body}]
+    sent = []
+
+    async def receive():
+        if messages:
+            return messages.pop()
+        while not pieces:
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    async def run():
+        await application.service.start()
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b""}
+        await application(scope | {"headers": [(b"content-type", kind.encode())]}, receive, send)
+        await application.service.stop()
+
+    asyncio.run(run())
+    assert sent == []
+    assert len(pieces) < 5
+    service = application.service
+    assert (service.limits.n_requests, service.limits.n_held) == (0, 0)
+    assert 'path="/v1/predict",status="499"} 1.0' in service.metrics.text().decode()
+
+
+def test_too_many_token_ids_are_refused(in_pieces, monkeypatch):
+    application, pieces = in_pieces
+    monkeypatch.setattr("nescio.service.model.MAX_TOKENS", 20)
+    few, many = at_once(application, [tokens_of(20)])[0], TestClient(application)
+    assert few.status_code == 200
+    n_before = len(pieces)
+    with many as client:
+        path, kind, body = tokens_of(21)
+        answer = client.post(path, content=body, headers={"content-type": kind})
+    refused(answer, 413, "21 token ids; 20 are allowed")
+    assert len(pieces) == n_before
 
 
 # --- the bound ----------------------------------------------------------------------------------

@@ -104,6 +104,21 @@ def test_sigterm_under_load_loses_no_accepted_request(served, some_logits):
     assert {line["event"] for line in server.lines} == {"serving", "stopped"}
 
 
+def test_without_a_token_other_machines_reach_it_only_if_it_is_told_so(
+    served, detector_file, monkeypatch
+):
+    monkeypatch.delenv("NESCIO_TOKEN", raising=False)
+    command = [sys.executable, "-m", "nescio", "serve", detector_file(), "--host", "0.0.0.0"]
+    ended = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "--no-token" in ended.stderr
+    for arguments, token in ((["--no-token"], None), ([], "secret")):
+        environment = {"NESCIO_TOKEN": token} if token else {}
+        server = served("--host", "0.0.0.0", *arguments, environment=environment)
+        assert server.wait_for("serving")["token"] is (token is not None)
+        assert request(server.port, path="/v1/detector")[0] == (401 if token else 200)
+
+
 def test_while_it_stops_it_is_not_ready_and_takes_requests(served, some_logits, tmp_path):
     state = tmp_path / "monitor.safetensors"
     server = served("--drain-seconds", "5", "--monitor-state", state)

@@ -2,11 +2,14 @@
 
 import contextlib
 import json
+import signal
 
+import httpx
 import numpy as np
 import pytest
 
 import nescio as ns
+from fixtures.service import refused
 from fixtures.texts import WORDS, word_tokenizer
 from nescio.errors import ParameterError
 from nescio.service.model import Model
@@ -65,12 +68,38 @@ def test_padding_that_a_graph_does_not_ignore_is_an_error(
     assert "changes the logits of the model" in answer.json()["detail"]
 
 
-def test_fewer_long_texts_run_at_once(detector_file, model, tokenizer, monkeypatch):
+def test_a_piece_has_a_bound_of_tokens(detector_file, model, tokenizer):
     settings = Settings(detector=detector_file(), model=model, tokenizer=tokenizer)
     loaded = Model(settings, ns.load(settings.detector))
-    monkeypatch.setattr(ns.models.Wrapped, "outputs", lambda self, inputs, batch_size: batch_size)
-    sizes = [loaded.outputs({"input_ids": np.zeros((9, n))}) for n in (8, 512, 1024, 9999)]
-    assert sizes == [32, 32, 8, 1]
+    sizes = []
+    for length in (0, 8, 512, 9999):
+        pieces = loaded.pieces({name: np.zeros((257, length)) for name in loaded.inputs})
+        sizes.append([len(piece["input_ids"]) for piece in pieces])
+    assert sizes == [[257], [256, 1], [4] * 64 + [1], [1] * 257]
+
+
+@pytest.mark.parametrize(
+    ("text", "text_of_log"),
+    [("unheard", None), ("a" * 60 + "b", "panicked")],
+    ids=["no [UNK]", "a panic in Rust"],
+)
+def test_a_tokenizer_that_fails_is_a_422_and_lines_of_json(
+    served, model, tokenizer, text, text_of_log
+):
+    content = json.loads(tokenizer.read_text())
+    del content["model"]["vocab"]["[UNK]"]
+    pattern = {"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": "x"}
+    tokenizer.write_text(json.dumps(content | {"normalizer": pattern}))
+    process = served("--model", model, "--tokenizer", tokenizer, "--drain-seconds", "0")
+    url = f"{process.url}/v1/predict"
+    refused(httpx.post(url, json={"texts": ["red", text]}), 422, "tokenizer cannot read")
+    assert httpx.post(url, json={"texts": ["red"]}).status_code == 200
+    metrics = httpx.get(f"{process.url}/metrics").text
+    assert 'path="/v1/predict",status="422"} 1.0' in metrics
+    process.signal(signal.SIGTERM)
+    assert process.end() == 0
+    written = [line["text"] for line in process.lines if "text" in line]  # all lines are JSON
+    assert any(text_of_log in line for line in written) if text_of_log else not written
 
 
 def test_it_says_that_it_takes_texts(service, client, detector_file, image_model):

@@ -45,7 +45,7 @@ def _members(wheel: Path) -> dict[str, int]:
         return {item.filename: item.CRC for item in archive.infolist()}
 
 
-def _same(what: str, found: set, expected: set) -> None:
-    if found != expected:
-        missing, more = sorted(expected - found), sorted(found - expected)
+def _same(what: str, actual: set, expected: set) -> None:
+    if actual != expected:
+        missing, more = sorted(expected - actual), sorted(actual - expected)
         raise SystemExit(f"{what} differ: missing {missing[:10]}, too many {more[:10]}")

@@ -33,6 +33,6 @@ def instructions(file: Path) -> list[Instruction]:
     return result
 
 
-def last(found: list[Instruction], name: str) -> Instruction:
+def last(instructions: list[Instruction], name: str) -> Instruction:
     """Return the last instruction of a name, which is the one that counts."""
-    return [item for item in found if item.name == name][-1]
+    return [line for line in instructions if line.name == name][-1]

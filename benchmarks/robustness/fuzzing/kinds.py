@@ -168,7 +168,9 @@ def change_json(data: bytes, dice: random.Random) -> bytes:
 def outputs_facts(outputs: Outputs) -> object:
     """Return all that outputs hold."""
     arrays = {name: outputs.get(name) for name in outputs.names if name != "head"}
-    plain = {name: (item.dtype.str, item.shape, item.tobytes()) for name, item in arrays.items()}
+    plain = {
+        name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()
+    }
     head = None if outputs.head is None else (*outputs.head.weight.flat, *outputs.head.bias)
     ids = None if outputs.ids is None else outputs.ids.tolist()
     kept = {name: column.tolist() for name, column in outputs.kept.items()}
@@ -247,7 +249,7 @@ def detector_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
         ns.LocalOutlierFactor(n_neighbors=3).fit(train).calibrate(held_out),
         ns.LabelNeighbours(k=3).fit(train).calibrate(held_out),
     ]
-    saved = tuple(_saved(item.save, folder, "x.nescio") for item in fitted)
+    saved = tuple(_saved(detector.save, folder, "x.nescio") for detector in fitted)
     probe = _example(np.random.default_rng(5), 6)
 
     def verdicts(path: Path) -> object:
@@ -263,18 +265,18 @@ def detector_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     state = (_saved(monitor.save, folder, "x.safetensors"),)
 
     def report(path: Path) -> object:
-        found = Monitor.load(path, calibrated)
-        found.update(calibrated.assess(probe), probe.logits)
-        return found.as_dict()
+        loaded = Monitor.load(path, calibrated)
+        loaded.update(calibrated.assess(probe), probe.logits)
+        return loaded.as_dict()
 
     yield Kind("monitor state", ".safetensors", state, report, hashed=True)
     assessment = replace(calibrated.assess(train[:20]), kept={"time": np.arange(20)})
 
     def columns(path: Path) -> object:
         table = ScoredTable(path, time_column="time")
-        found, times = next(table.blocks(table.n_rows))
-        Monitor(calibrated).update(found)
-        return found.scores.tolist(), found.in_distribution.tolist(), times
+        verdicts, times = next(table.blocks(table.n_rows))
+        Monitor(calibrated).update(verdicts)
+        return verdicts.scores.tolist(), verdicts.in_distribution.tolist(), times
 
     for suffix in (".csv", ".jsonl", ".parquet"):
         table = (_saved(assessment.save, folder, f"x{suffix}"),)
@@ -287,8 +289,8 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     """Networks, weights, tunings and settings."""
     import torch
 
-    from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_checkpoint
-    from nescio.lab.networks.network import read_state_dict
+    from nescio.lab.networks.network import Architecture, Checkpoint, load_checkpoint
+    from nescio.lab.networks.weights import read_state_dict
     from nescio.lab.perturbation import Setting, Tuning
     from nescio.lab.settings import TrainSettings, TuneSettings
     from nescio.models.images import Preprocessing
@@ -299,8 +301,8 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     saved = (_saved(made.save, folder, "x.safetensors"),)
 
     def hashes(path: Path) -> object:
-        found = load_checkpoint(path)
-        return found.content_hash(), found.label_names
+        checkpoint = load_checkpoint(path)
+        return checkpoint.content_hash(), checkpoint.label_names
 
     yield Kind("network", ".safetensors", saved, hashes, hashed=True)
     yield Kind("network, valid checksum", ".safetensors", saved, hashes, change=change_metadata)
@@ -308,8 +310,8 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     pth = (_saved(lambda path: torch.save(state, path), folder, "x.pth"),)
 
     def tensors(path: Path) -> object:
-        found = read_state_dict(path)
-        return {name: (str(item.dtype), item.tolist()) for name, item in found.items()}
+        weights = read_state_dict(path)
+        return {name: (str(tensor.dtype), tensor.tolist()) for name, tensor in weights.items()}
 
     yield Kind("state dict .pth", ".pth", pth, tensors)
     grid = (Setting("odin", "max", 0.001, 10.0, 0.5), Setting("mahalanobis", "sum", 0.0, None, 0.4))
@@ -317,13 +319,13 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     tuned = (_saved(tuning.save, folder, "x.json"),)
 
     def steps(path: Path) -> object:
-        found = Tuning.load(path)
-        found.check_model("ab" * 32, "pooled")
-        for item in found.best:
+        loaded = Tuning.load(path)
+        loaded.check_model("ab" * 32, "pooled")
+        for setting in loaded.best:
             inputs = torch.ones(2, 3)
-            scored = (inputs - item.epsilon) / (item.temperature or 1.0)
+            scored = (inputs - setting.epsilon) / (setting.temperature or 1.0)
             assert torch.isfinite(scored).all(), "not finite after the step"
-        return found.chosen(), found.directions
+        return loaded.chosen(), loaded.directions
 
     yield Kind("tuned.json", ".json", tuned, steps)
     yield Kind("tuned.json, entries", ".json", tuned, steps, change=change_json)
@@ -464,7 +466,7 @@ def benchmark_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
 
     specs = tuple(text.encode() for text in shipped_specs().values())
     yield Kind("benchmark .toml", ".toml", specs, lambda path: asdict(load_spec(path)))
-    found = evaluate([1.0, 2.0, 3.0], [0.0, 1.5], n_bootstrap=20)
+    evaluation = evaluate([1.0, 2.0, 3.0], [0.0, 1.5], n_bootstrap=20)
     tuned = {"method": "odin", "aggregate": "max", "epsilon": 0.1, "temperature": 10.0}
     manifest = {
         "title": "Tiny",
@@ -475,7 +477,7 @@ def benchmark_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
         "tuning": {"best": [tuned]},
     }
     lines = [
-        Line("tiny", "pets", ood, "joint_energy", seed, found, manifest=manifest)
+        Line("tiny", "pets", ood, "joint_energy", seed, evaluation, manifest=manifest)
         for ood in ("stones", "noise")
         for seed in (0, 1)
     ]
@@ -502,7 +504,9 @@ def benchmark_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
 
     def scores(path: Path) -> object:
         read = load_evidence(path)
-        values = {name: (item.id_scores, item.ood_scores) for name, item in read.scores.items()}
+        values = {
+            name: (scored.id_scores, scored.ood_scores) for name, scored in read.scores.items()
+        }
         return values, read.seed, read.id_name, outputs_facts(read.id_outputs)
 
     yield Kind("evidence", ".safetensors", stored, scores, hashed=True)
@@ -519,8 +523,8 @@ def _list_kinds(
     columns = b"path,cat,dog\na.jpg,0,1\nb.jpg,1,0\n"
 
     def split(path: Path) -> object:
-        found = load_table(path, "train" if b"split" in path.read_bytes() else "")
-        return found.files, found.labels, found.label_names
+        images = load_table(path, "train" if b"split" in path.read_bytes() else "")
+        return images.files, images.labels, images.label_names
 
     yield Kind("table of images .csv", ".csv", (table, columns), split)
     root = folder / "coco"
@@ -536,8 +540,8 @@ def _list_kinds(
     def coco(path: Path) -> object:
         target = root / "annotations" / "instances_val2014.json"
         target.write_bytes(path.read_bytes())
-        found = load_coco(root, "val")
-        return found.files, found.labels, found.label_names
+        images = load_coco(root, "val")
+        return images.files, images.labels, images.label_names
 
     annotations = (json.dumps(content).encode(),)
     yield Kind("COCO .json", ".json", annotations, coco)
@@ -616,8 +620,10 @@ def _scored(decode: Callable[..., Outputs]) -> Callable[[str, bytes], object]:
 
 def _named(decode: Callable[..., Any]) -> Callable[[str, bytes], object]:
     def decoded(kind: str, data: bytes) -> object:
-        found = decode(kind, data)
-        return {name: (item.dtype.str, item.shape, item.tobytes()) for name, item in found.items()}
+        arrays = decode(kind, data)
+        return {
+            name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()
+        }
 
     return decoded
 

@@ -108,21 +108,23 @@ def _repeat(data: bytes, dice: random.Random) -> bytes:
 
 def _number(data: bytes, dice: random.Random) -> bytes:
     """Replace a number in the text by something else."""
-    result = list(_NUMBER.finditer(data[:20_000]))
-    if not result:
+    numbers = list(_NUMBER.finditer(data[:20_000]))
+    if not numbers:
         return _insert(data, dice)
-    item = dice.choice(result)
-    return data[: item.start()] + dice.choice(TOKENS) + data[item.end() :]
+    number = dice.choice(numbers)
+    return data[: number.start()] + dice.choice(TOKENS) + data[number.end() :]
 
 
 def _nest(data: bytes, dice: random.Random) -> bytes:
     opened, closed = dice.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"(", b")")))
     depth = dice.choice((3, _DEPTH))
-    result = list(_NUMBER.finditer(data[:20_000]))
-    if not result:
+    numbers = list(_NUMBER.finditer(data[:20_000]))
+    if not numbers:
         return opened * depth + data + closed * depth
-    item = dice.choice(result)
-    return data[: item.start()] + opened * depth + item[0] + closed * depth + data[item.end() :]
+    number = dice.choice(numbers)
+    return (
+        data[: number.start()] + opened * depth + number[0] + closed * depth + data[number.end() :]
+    )
 
 
 def _noise(data: bytes, dice: random.Random) -> bytes:

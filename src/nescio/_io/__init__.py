@@ -1,1 +1,1 @@
-"""Reading and writing of files: paths, tables, tensors, TOML."""
+"""Reading and writing of files: paths, tables, data frames, tensors."""

@@ -18,12 +18,11 @@ from nescio.choosing.folds import Fold, Rows, checked_inputs, label_folds, make_
 from nescio.detectors import Detector, JointEnergy
 from nescio.detectors.registry import as_detector
 from nescio.errors import MissingInputError, NescioWarning, ParameterError
-from nescio.metrics import Estimate, mean_average_precision
+from nescio.metrics import mean_average_precision
 from nescio.metrics.comparison import Spread, compare_outputs, obstacle
 from nescio.outputs import Outputs
-from nescio.outputs.reading import Sets
+from nescio.outputs.sets import Sets
 
-CONFIDENCE = 0.95
 COLUMNS = ("detector", "criterion ↓", "near ↓", "far ↓", "p")
 
 SMALLEST_BASELINE = 0.05
@@ -34,7 +33,6 @@ Otherwise one sample more or less would decide where joint energy lets almost no
 
 Values = tuple[float, ...]
 
-_BASELINE = "the baseline of the criterion"  # no detector can have this name
 _NEAR = "near"
 
 _OF_LOGITS = (
@@ -176,27 +174,6 @@ class Choice(Result):
         return next(s for s in self.ranking if s.name == (name or self.pick))
 
     @property
-    def expected(self) -> Estimate:
-        """The near FPR of the pick, with an interval for other labels that nobody has learned.
-
-        It is a prediction interval of Student's t over folds: where the FPR on one more part of the
-        labels would lie. It contains the exact binomial interval of all folds together, so that
-        equal folds do not make it empty. There is none with a single fold.
-        """
-        near = Spread.of(self.standing().near)
-        value, n = near.mean, near.n
-        if near.deviation is None:
-            return Estimate(value)
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * near.deviation * (1 + 1 / n) ** 0.5
-        counts = [fold.n_near for fold in self.folds if fold.used]
-        kept = round(
-            sum(share * count for share, count in zip(self.standing().near, counts, strict=True))
-        )
-        pooled = stats.binomtest(kept, sum(counts)).proportion_ci(CONFIDENCE)
-        low, high = min(value - half, pooled.low), max(value + half, pooled.high)
-        return Estimate(value, float(max(0.0, low)), float(min(1.0, high)))
-
-    @property
     def fpr_name(self) -> str:
         """The usual name of the FPR at this TPR, such as FPR95."""
         return f"FPR{self.tpr * 100:g}"
@@ -219,7 +196,6 @@ class Choice(Result):
         return {
             "pick": self.pick,
             "summary": self.summary(),
-            "expected_near_fpr": asdict(self.expected),
             "tpr": self.tpr,
             "refit": self.refit,
             "seed": self.seed,
@@ -249,11 +225,11 @@ class Choice(Result):
 
     def _view(self) -> View:
         table = dict(zip(COLUMNS, zip(*self.rows(), strict=True), strict=True))
-        return View(self._headline(), self._expectation(), table, notes=self.notes())
+        return View(self._headline(), self._basis(), table, notes=self.notes())
 
     def summary(self) -> str:
-        """Return a few lines: the pick, what to expect of it, and how far to trust this."""
-        return "\n".join([self._headline(), self._expectation(), *self.notes()])
+        """Return a few lines: the pick, what the ranking comes from, and how far to trust it."""
+        return "\n".join([self._headline(), self._basis(), *self.notes()])
 
     def _headline(self) -> str:
         return (
@@ -261,35 +237,29 @@ class Choice(Result):
             f"(joint energy: {self.baseline.mean:.2f}; lower is better)."
         )
 
-    def _expectation(self) -> str:
-        expected, used = self.expected, sum(fold.used for fold in self.folds)
-        interval = "no interval with a single fold"
-        if expected.low is not None and expected.high is not None:
-            low, high = _percent(expected.low), _percent(expected.high)
-            interval = f"{low} to {high} for other labels"
-        standing, far = self.standing(), ""
-        if standing.far:
-            far = f", and {_percent(fmean(standing.mean_far))} % far ({', '.join(standing.far)})"
+    def _basis(self) -> str:
+        used = sum(fold.used for fold in self.folds)
+        far = f" and, for far data, {', '.join(self.baseline.far)}" if self.baseline.far else ""
         return (
-            f"Expected {self.fpr_name}: {_percent(expected.value)} % near ({interval}), by {used} "
-            f"{'fold' if used == 1 else 'folds'} of left-out labels{far}. This is an estimate for "
-            "labels that were left out, not a promise for what you will meet."
+            f"The ranking comes from simulated OOD data: labels left out in {used} "
+            f"{'fold' if used == 1 else 'folds'}{far}. Its numbers compare detectors; they are not "
+            f"the {self.fpr_name} to expect of real OOD data."
         )
 
     def notes(self) -> list[str]:
-        """Return what limits the estimate."""
+        """Return what limits the ranking."""
         pairs = [(f.map_refitted, f.map_model) for f in self.folds if f.map_refitted is not None]
         if pairs:
             refitted, model = np.mean(np.array(pairs, dtype=np.float64), axis=0).tolist()
             notes = [
-                f"The refitted heads have an mAP of {_percent(refitted)} %, the model itself "
-                f"{_percent(model)} %. If layers before the head were trained on these labels too, "
+                f"The refitted heads have an mAP of {100 * refitted:.1f} %, the model itself "
+                f"{100 * model:.1f} %. If layers before the head were trained on these labels too, "
                 "unknown inputs are harder than left-out labels."
             ]
         else:
             notes = [
                 "No head was refitted: the columns of the left-out labels were dropped. This is "
-                "the weaker estimate, because the model has learned these labels. The head can "
+                "the weaker simulation, because the model has learned these labels. The head can "
                 "be refitted if there are features."
             ]
         if not self.baseline.far:
@@ -301,10 +271,6 @@ class Choice(Result):
                 "their left-out labels."
             )
         return notes
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
 
 
 # --- the choice ---
@@ -328,7 +294,8 @@ def choose(
     trained anew without them, and the samples that carry only these labels stand for unknown
     inputs that are near. Features that are shuffled over the samples stand for unknown inputs that
     are far. The criterion is the mean of two ratios, near and far: the FPR divided by that of joint
-    energy. The pick has the lowest criterion.
+    energy. The pick has the lowest criterion. All these numbers are of simulated data: they compare
+    detectors, and are not what to expect of real out-of-distribution data.
 
     There is no parameter for out-of-distribution data. A choice that was made on such data says
     nothing about its results on it, and little about other data.
@@ -351,8 +318,8 @@ def choose(
         The number of parts that the labels are divided into, at most the number of labels.
     refit : {"auto", "head", "none"}
         "head" trains the head anew on the features, without the left-out labels. "none" drops the
-        columns of the left-out labels, which is the weaker estimate, because the model has learned
-        them. "auto" is "head" if there are features.
+        columns of the left-out labels, which is the weaker simulation, because the model has
+        learned them. "auto" is "head" if there are features.
     tpr : float
         The share of in-distribution samples to keep. The FPR is at this TPR.
     seed : int
@@ -393,16 +360,16 @@ def choose(
     if not able:
         name, reason = next(iter(skipped.items()))
         raise MissingInputError(f"{name} cannot be ranked: {reason}")
-    standings = []
-    for name in (_BASELINE, *able):
+    standings = {}
+    for name in (JointEnergy.name, *able):
         by_set = {kind: tuple(fold[name][kind] for fold in measured) for kind in measured[0][name]}
-        standings.append(Standing(name, by_set.pop(_NEAR), by_set))
-    baseline, *standings = (with_criterion(standing, standings[0]) for standing in standings)
-    ranking = ordered(standings)
+        standings[name] = Standing(name, by_set.pop(_NEAR), by_set)
+    baseline = standings[JointEnergy.name]
+    ranking = ordered([with_criterion(standings[name], baseline) for name in able])
     return Choice(
         ranking[0].name,
         ranking,
-        replace(baseline, name=JointEnergy.name),
+        with_criterion(baseline, baseline),
         skipped,
         tuple(facts),
         refit,
@@ -480,7 +447,7 @@ def _measured(
         # Labels without samples, or fewer than k labels: the folds are not the user's data.
         warnings.simplefilter("ignore", NescioWarning)
         comparison = compare_outputs(
-            {_BASELINE: JointEnergy(), **detectors},
+            {JointEnergy.name: JointEnergy(), **detectors},
             fold.id,
             {_NEAR: fold.near, **fold.far},
             train=fold.train,

@@ -24,7 +24,7 @@ from nescio.cli.console import (
 )
 from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_numbers
 from nescio.errors import FileFormatError, ParameterError, require
-from nescio.outputs.reading import read_outputs
+from nescio.outputs.files import read_outputs
 
 _LEVELS = ("debug", "info", "warning", "error")
 _TOKEN_VARIABLE = "NESCIO_TOKEN"
@@ -129,6 +129,13 @@ def serve(
         "A file with the bearer token that callers must send. Without this option, the "
         f"token is read from the environment variable {_TOKEN_VARIABLE}, if it is set.",
     ] = None,
+    no_token: Annotated[
+        bool,
+        Option(
+            "--no-token",
+            help="Listen on an address that other machines can reach, even without a token.",
+        ),
+    ] = False,
     cors_origin: Annotated[
         list[str] | None,
         "An origin whose web pages may call the service, such as https://example.org. May be "
@@ -181,7 +188,7 @@ def serve(
         monitor_state=monitor_state,
         alpha=alpha,
     )
-    service.serve(settings, host=host, port=port, log_level=log_level)
+    service.serve(settings, host=host, port=port, no_token=no_token, log_level=log_level)
 
 
 def _token(path: Path | None) -> str | None:

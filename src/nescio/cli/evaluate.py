@@ -72,7 +72,7 @@ def evaluate_detectors(
     """
     from nescio.detectors.registry import build_detector
     from nescio.metrics.comparison import compare
-    from nescio.outputs.reading import read_sets
+    from nescio.outputs.sets import read_sets
 
     detectors = {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names)}
     sets = read_sets(id_path, ood_paths, train, held_out, **files.reading())
@@ -197,7 +197,7 @@ def choose(
     """
     from nescio.choosing import choose as choose_detector
     from nescio.lab.report import draw_choice
-    from nescio.outputs.reading import read_outputs
+    from nescio.outputs.files import read_outputs
 
     corrupted = _named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     if same_file(train, held_out):
@@ -238,8 +238,8 @@ def _print_choice(choice: Choice) -> None:
         COLUMNS,
         [(name + (" *" if name == choice.pick else ""), *row) for name, *row in choice.rows()],
         numbers=COLUMNS[1:],
-        title=f"{choice.fpr_name} in per cent, mean ± standard deviation over folds, sorted by the "
-        "criterion",
+        title=f"{choice.fpr_name} on simulated OOD data in per cent (near: left-out labels), "
+        "mean ± standard deviation over folds",
         caption="* the pick",
     )
     say(choice.summary())
@@ -306,7 +306,7 @@ def report(
     from nescio.detectors.registry import build_detector
     from nescio.lab.report import write_report
     from nescio.lab.report.page import from_outputs, from_results
-    from nescio.outputs.reading import read_sets
+    from nescio.outputs.sets import read_sets
 
     check_target(output, force=force)
     refuse_overwriting(output, results, id_path, train, held_out, *(ood_paths or ()))

@@ -26,7 +26,7 @@ from nescio.cli.console import (
     say,
 )
 from nescio.errors import InputError, MissingInputError, ShapeError, error_context
-from nescio.outputs.reading import OutputsStream, where
+from nescio.outputs.files import OutputsStream, where
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector

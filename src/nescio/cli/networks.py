@@ -170,7 +170,7 @@ def tune(
     """
     require("torchvision", "torch")
     from nescio.lab.extraction import Runtimes, extract
-    from nescio.lab.networks.checkpoint import load_checkpoint
+    from nescio.lab.networks.network import load_checkpoint
     from nescio.lab.perturbation import AGGREGATES, tune as run_tuning
     from nescio.lab.settings import TuneSettings
     from nescio.models.torch_models import choose_device
@@ -357,8 +357,13 @@ def convert(
     coco:/data/coco -o coco.safetensors
     """
     require("torchvision", "torch")
-    from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_paper_checkpoint
-    from nescio.lab.networks.network import HIDDEN_UNITS, build_network
+    from nescio.lab.networks.network import (
+        HIDDEN_UNITS,
+        Architecture,
+        Checkpoint,
+        build_network,
+        load_paper_checkpoint,
+    )
 
     check_target(output, force=force)
     label_names = read_label_names(labels)

@@ -42,7 +42,7 @@ from nescio.errors import (
     require,
 )
 from nescio.outputs import Outputs
-from nescio.outputs.reading import MAX_ROWS, OutputsStream, read_outputs
+from nescio.outputs.files import MAX_ROWS, OutputsStream, read_outputs
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector

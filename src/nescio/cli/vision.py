@@ -165,7 +165,7 @@ def _open_network(model: str, module: str | None) -> object:
 
         return load_own(model.removeprefix("module:"))
     require("torchvision", "torch")
-    from nescio.lab.networks.checkpoint import load_checkpoint
+    from nescio.lab.networks.network import load_checkpoint
 
     return load_checkpoint(model, module=module)
 

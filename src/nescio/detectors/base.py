@@ -1,6 +1,6 @@
 """The interface of every detector: learn, calibrate, decide, explain, save and load.
 
-A method declares the arrays it reads by name and writes `_score` (one number per sample, higher
+A detector declares the arrays it reads by name and writes `_score` (one number per sample, higher
 means more in-distribution) and, if it learns from data, `_learn` (from training data) or
 `_learn_held_out` (from a part of the held-out data).
 """
@@ -101,7 +101,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     """The name in the registry, on the command line and in a saved file."""
 
     paper: ClassVar[str] = ""
-    """The publication that the method comes from."""
+    """The publication that the detector comes from."""
 
     learned: ClassVar[Collection[str]] = ()
     """The attributes that `_learn` and `_learn_held_out` set: arrays, or lists of detectors.
@@ -137,7 +137,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """The arrays that `calibrate` reads: those to score, and those to learn from."""
         return tuple(dict.fromkeys([*self.scores_from, *self.learns_from_held_out]))
 
-    # --- what a method writes ---
+    # --- what the author of a detector writes ---
 
     @abstractmethod
     def _score(self, arrays: Arrays) -> Array:
@@ -169,9 +169,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     # --- learning and calibrating ---
 
     def fit(self, X: Any, y: Any = None, *, from_probs: bool | None = None) -> Self:
-        """Learn from training data what the method needs.
+        """Learn from training data what the detector needs.
 
-        It sets no threshold: call `calibrate` on held-out data next. A method that learns nothing
+        It sets no threshold: call `calibrate` on held-out data next. A detector that learns nothing
         only remembers the columns and labels, and need not be fitted.
 
         Parameters
@@ -179,7 +179,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         X : array, tensor, data frame or Outputs
             What the detector learns from. A plain array is accepted if that is a single one.
         y : array, optional
-            Multi-hot labels for a method that learns from them; Outputs bring their own.
+            Multi-hot labels for a detector that learns from them; Outputs bring their own.
         from_probs : bool, optional
             Whether the logits are probabilities, which are then converted. By default, logits are
             expected, and what looks like probabilities is an error; with False, it is not.
@@ -253,7 +253,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Learn from half of the held-out data; return the other half, for calibration.
 
         The guarantee needs scores that a new sample's score is exchangeable with. Those of the rows
-        that the method has learned from are not.
+        that the detector has learned from are not.
         """
         learning = learning_half(len(data.arrays))
         arrays = data[learning].arrays.only(self.learns_from_held_out)
@@ -503,7 +503,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         return saving.load_as(cls, path)
 
     def text(self, *, defaults: bool = True) -> str:
-        """Return the name and the method's own parameters, as `build_detector` reads them.
+        """Return the name and the detector's own parameters, as `build_detector` reads them.
 
         Without empty lists and, with `defaults=False`, without parameters at their defaults.
 

@@ -90,9 +90,8 @@ class Combined(Detector):
         How the p-values are combined. Fisher's and Stouffer's rules add up what each part says;
         the others follow the part with the smallest p-value. The harmonic mean does so without
         silencing the others, and a part that sees nothing strange cannot outweigh one that does.
-        Under Cauchy's and Stouffer's rules a
-        part whose p-value is close to 1 can outweigh the alarm of another, because their terms
-        have no upper bound.
+        Under Cauchy's and Stouffer's rules, a part whose p-value is close to 1 can outweigh the
+        alarm of another, because their terms have no upper bound.
 
     Attributes
     ----------
@@ -360,14 +359,15 @@ def default_detector(
     *,
     of_table: bool = False,
     has_learned: bool = False,
+    hint: str = "",
     tpr: float = 0.95,
     nonfinite: str = "raise",
 ) -> Default:
     """Return the combination of logits and features if it can be learned.
 
     Otherwise it is the joint energy of the 20 largest labels, which needs nothing but logits, with
-    a warning if there are features that could not be used. For the columns of a table, it is the
-    distance to training samples. The documentation says why: docs/explanation/the-default.md.
+    a warning if there is training data that could not be used. For the columns of a table, it is
+    the distance to training samples. The documentation says why: docs/explanation/the-default.md.
 
     Parameters
     ----------
@@ -379,6 +379,8 @@ def default_detector(
         Whether the features are the columns of a table, instead of a layer of a network.
     has_learned : bool
         Whether a combination has learned already, from training outputs that are not passed again.
+    hint : str
+        What to do if it is not the combination, as a sentence.
     tpr, nonfinite
         As for every detector.
 
@@ -413,16 +415,15 @@ def default_detector(
     which = f" of the {MOST_LABELS} largest labels" if many else ""
     reason = (
         f"Chosen: joint energy{which}, which reads the logits alone. A combination with features "
-        f"separates better, but {obstacle}."
+        f"separates better, but {obstacle}." + (hint and f" {hint}")
     )
-    has_features = has_learned or (train is not None and train.features is not None)
-    if has_features and obstacle != lacking:
+    if has_learned or train is not None:  # whoever passes training data expects that it is used
         warn(reason, DefaultDetectorWarning)
     return Default(alone, reason)
 
 
 def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
-    """Return what the combination reads and the data does not have; nothing if all is there."""
+    """Return what the combination reads and the data does not have; empty if nothing is missing."""
     if train is None:
         return "it needs training outputs (--train, fit) with features and labels"
     for what, outputs, names in (
@@ -436,7 +437,7 @@ def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None
 
 
 def _obstacle(train: Outputs | None, held_out: Outputs | None) -> str:
-    """Return why the combination should not learn from this data; nothing if it may."""
+    """Return why the combination should not learn from this data; empty if it may."""
     if held_out is not None and len(held_out) < MIN_HELD_OUT:
         return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
     if train is None or train.features is None or train.labels is None:
@@ -444,7 +445,7 @@ def _obstacle(train: Outputs | None, held_out: Outputs | None) -> str:
     if train.features.shape[1] > MOST_FEATURES:
         return (
             f"there are {train.features.shape[1]:,} features, and {MOST_FEATURES:,} is its limit: "
-            "reduce them first, such as by PCA"
+            "reduce them first, for example by PCA"
         )
     n_odd = _n_odd_labels(train)
     if n_odd > train.n_labels / 3:

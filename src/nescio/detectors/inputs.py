@@ -315,9 +315,10 @@ def _checked(detector: Detector, data: Any, name: str) -> FloatArray:
 
 
 def usable_rows(arrays: Arrays, detector: Detector) -> BoolArray | None:
-    """Return which rows can be scored, or None for all; raise if the others are to be an error.
+    """Return which rows can be scored, or None for all of them.
 
-    NaN and infinity cannot be scored, except -inf as a masked label.
+    NaN and infinity cannot be scored, except -inf as a masked label. With nonfinite="raise", such
+    rows are an error.
     """
     usable = None
     for name, matrix in arrays.matrices().items():

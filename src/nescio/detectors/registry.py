@@ -111,11 +111,6 @@ def _split(text: str) -> list[str] | None:
     return None if expected else [piece.strip() for piece in pieces if piece.strip()]
 
 
-def _items(text: str) -> list[str] | None:
-    """Return the entries of a list in square brackets; None if the text is no such list."""
-    return _split(text[1:-1]) if text[:1] + text[-1:] == "[]" else None
-
-
 def detector_class(name: str, *, may_import: bool = True) -> type[Detector]:
     """Return a detector's class by its registered name or, if allowed, as package.module:Class."""
     if ":" in name:
@@ -235,7 +230,7 @@ def _value(text: str, kind: type, setting: str, *, may_import: bool) -> Any:
     if kind is str:
         return text
     if kind in (list, tuple):
-        items = _items(text)
+        items = _split(text[1:-1]) if text[:1] + text[-1:] == "[]" else None
         if items is None:
             raise ParameterError(f"{setting}: expected a list in square brackets, as in [2, 1].")
         # A number or text; a detector if it is written with its class.

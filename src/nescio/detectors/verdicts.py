@@ -26,8 +26,8 @@ from nescio.calibration.calibration import fdr_limit
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, error_context
 from nescio.outputs import Outputs
+from nescio.outputs.files import Block, OutputsStream
 from nescio.outputs.outputs import join_columns, join_indexes, match_labels
-from nescio.outputs.reading import Block, OutputsStream
 from nescio.scores import label_prob
 
 if TYPE_CHECKING:
@@ -165,16 +165,13 @@ class Assessment(Result):
         """Return one line: how many samples were assessed, and how many flagged."""
         return f"{len(self):,} assessed, {len(self.flagged):,} flagged"
 
-    def name_of(self, row: int) -> str:
-        """Return the id of a sample, or the number of its row if there are no ids."""
-        return str(row) if self.ids is None else str(self.ids[row])
-
     def _view(self) -> View:
         rows = first_rows(len(self))
+        names = rows if self.ids is None else self.ids[: len(rows)]
         return View(
             self.summary(),
             table={
-                "sample": [end_of(self.name_of(row), 24) for row in rows],
+                "sample": [end_of(str(name), 24) for name in names],
                 "score": [f"{self.scores[row]:.5g}" for row in rows],
                 "p_value": [f"{self.p_values[row]:.4f}" for row in rows],
                 "verdict": [

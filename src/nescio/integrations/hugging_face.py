@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +59,9 @@ _FILES = (_SETTINGS_FILE, *HASHED_FILES, _CARD_FILE)
 _KIND = FileKind("nescio.folder", "description of a model's folder")
 # The only class of our own in skops files. The list is here, not in a file.
 _OWN_TYPES = ("nescio.integrations.sklearn.TableFeatures",)
+# The key of a path in a graph, after its length in each form that protobuf reads. Without it, there
+# is no path; with it, it may be the name of a tensor, which the package onnx tells apart.
+_PATH_KEY = re.compile(rb"(\x08|\x88\x80*\x00)location")
 _TAGS = ("nescio", "multi-label-classification", "out-of-distribution-detection")
 _MOST_LABELS = 100
 _POSITIVE = "In-distribution samples are the positive side."
@@ -334,7 +338,7 @@ def _read_settings(folder: Path) -> Settings:
 
 def _check_one_file(graph: Path) -> None:
     """Raise if a graph has weights in other files: it names their paths, and they have no hash."""
-    if b"location" not in graph.read_bytes():  # without this key, there is no path
+    if _PATH_KEY.search(graph.read_bytes()) is None:
         return
     onnx = require("onnx", "onnx")
     try:

@@ -27,8 +27,8 @@ from nescio._version import __version__
 from nescio.detectors import Assessment, Detector, NotCalibratedError, as_detector, load
 from nescio.detectors.verdicts import Columns, ScoreBlock, ScoreEngine
 from nescio.errors import InputError, NescioError, ParameterError, require
+from nescio.outputs.files import OutputsStream
 from nescio.outputs.outputs import from_content
-from nescio.outputs.reading import OutputsStream
 
 __all__ = ["Verdicts", "ray_scoring"]
 

@@ -41,7 +41,7 @@ from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nescio.lab.networks.checkpoint import Checkpoint
+    from nescio.lab.networks.network import Checkpoint
     from nescio.lab.perturbation import Tuning
     from nescio.models.torch_models import TorchRunner
 

@@ -44,7 +44,7 @@ from nescio.errors import FileFormatError, NescioError, ParameterError
 from nescio.lab.data.corruptions import CorruptedReader
 from nescio.lab.data.split import Reader, Split, in_batches
 from nescio.lab.extraction import AUTO, Runtimes
-from nescio.lab.networks.checkpoint import Checkpoint, CheckpointRunner
+from nescio.lab.networks.network import Checkpoint, CheckpointRunner
 from nescio.lab.settings import TuneSettings
 from nescio.metrics import fpr_at_tpr
 from nescio.models.base import Runner, layer_names

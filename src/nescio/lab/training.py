@@ -36,8 +36,14 @@ from nescio._version import __version__
 from nescio.errors import DatasetError, FileError, NonFiniteError, ParameterError
 from nescio.lab.data.split import Augmentation, Indices, Reader, Split, in_batches
 from nescio.lab.extraction import AUTO, Runtimes, cached_features
-from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_training
-from nescio.lab.networks.network import Network, SpectralNorm, checked_logits
+from nescio.lab.networks.network import (
+    Architecture,
+    Checkpoint,
+    Network,
+    checked_logits,
+    load_training,
+)
+from nescio.lab.networks.weights import SpectralNorm
 from nescio.lab.settings import OptimiserSettings, TrainSettings
 from nescio.metrics import mean_average_precision
 

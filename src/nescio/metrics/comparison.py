@@ -29,7 +29,7 @@ from nescio.errors import (
 )
 from nescio.metrics.measures import AurocDifference, Ranking, auroc, delong_test, intervals
 from nescio.outputs import Outputs
-from nescio.outputs.reading import Sets, read_sets
+from nescio.outputs.sets import Sets, read_sets
 
 ALL = "all"
 

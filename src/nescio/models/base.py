@@ -304,7 +304,7 @@ def make_runner(model: Any, **settings: Any) -> Runner:
             raise ParameterError(
                 f"{str(model)!r} is not the path of an .onnx file. Load any other model and pass "
                 "the model itself (a network of nescio train with "
-                "nescio.lab.networks.checkpoint.load_checkpoint), and a detector as wrap(model, "
+                "nescio.lab.networks.network.load_checkpoint), and a detector as wrap(model, "
                 "detector=path)."
             )
         model = Path(model)

@@ -340,7 +340,7 @@ class Wrapped:
             outputs = self.outputs(train, labels=labels, batch_size=batch_size)
             own = copy.deepcopy(self.detector)
             return Wrapped(self.runner, own.fit(outputs, from_probs=False))
-        ready, note = self._with_features(), ""
+        ready, hint = self._with_features(), ""
         is_table = ready.runner.kind == "sklearn" and not isinstance(train, Iterator)
         try:
             outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
@@ -353,12 +353,12 @@ class Wrapped:
         if not usable:  # words or missing values, which the model takes, but no detector
             ready = self
             outputs = self.outputs(train, labels=labels, batch_size=batch_size)
-            note = (
-                " The inputs have words or missing values: pass "
+            hint = (
+                "The inputs have words or missing values: pass "
                 "features=nescio.TableFeatures().fit(train)."
             )
-        detector, reason = default_detector(outputs)
-        return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason + note)
+        detector, reason = default_detector(outputs, hint=hint)
+        return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
 
     def calibrate(
         self,

@@ -318,12 +318,6 @@ class Monitor(Result):
     def _view(self) -> View:
         return view(self)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the share flagged in each window; see `MonitorDisplay`."""
-        from nescio.displays import MonitorDisplay
-
-        return MonitorDisplay(self).plot(ax)
-
     def as_dict(self) -> dict[str, Any]:
         """Return everything that is known about the stream so far, for JSON."""
         chart, newest, drifts = self.chart, self.chart.open_window(), self.label_drifts

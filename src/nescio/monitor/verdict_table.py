@@ -24,8 +24,8 @@ from nescio.errors import (
     listed,
     warn,
 )
+from nescio.outputs.files import TABLES
 from nescio.outputs.outputs import match_labels
-from nescio.outputs.reading import TABLES
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector

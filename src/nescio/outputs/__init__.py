@@ -6,9 +6,8 @@ safetensors file, which is memory-mapped when loaded.
 
 from __future__ import annotations
 
-from nescio.outputs.files import check_outputs_target, save_in_parts
+from nescio.outputs.files import READABLE, check_outputs_target, save_in_parts
 from nescio.outputs.outputs import Head, Outputs, check_label_names
-from nescio.outputs.reading import READABLE
 
 __all__ = [
     "READABLE",

@@ -388,7 +388,7 @@ class Outputs(Result):
         A .safetensors file of nescio has a checksum, which is verified. This reads the whole file
         once. `verify=False` leaves it out, for files of many gigabytes.
         """
-        from nescio.outputs.reading import OutputsStream
+        from nescio.outputs.files import OutputsStream
 
         columns = Columns(id_column, labels, ignore, keep, sep=sep, decimal=decimal)
         stream = OutputsStream(path, columns, from_probs=from_probs, verify=verify)
@@ -456,9 +456,11 @@ def check_label_names(names: Sequence[str], n_labels: int | None = None) -> tupl
     names = tuple(map(str, checked_list("label_names", names)))
     if n_labels is not None and len(names) != n_labels:
         raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise InputError(f"label_names must be distinct; {name!r} appears {count} times.")
+    if not names:
+        raise InputError("label_names must name at least one label.")
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"label_names must be distinct; {name!r} appears {count} times.")
     return names
 
 

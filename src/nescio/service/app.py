@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from nescio._validation import Array
@@ -36,14 +37,20 @@ from nescio.service.requests import (
     form_files,
     verdict_columns,
 )
-from nescio.service.service import Service, kind_of
+from nescio.service.service import Engine, Service
 from nescio.service.settings import Settings
 from nescio.service.traffic import logger, score_chart, traffic_charts
 
 _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
 _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # polled regularly
 # What ends a task, a coroutine or the process, and is not the failure of a request.
-_ENDING = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+_ENDING = (
+    ClientDisconnect,
+    asyncio.CancelledError,
+    GeneratorExit,
+    KeyboardInterrupt,
+    SystemExit,
+)
 _CLIENT_CLOSED = 499  # the client closed the connection before the answer was complete
 _PIECE_BYTES = 262_144  # a large answer waits in memory in pieces, not as a whole
 # Of an answer, in JSON: a row of verdicts, and a logit with its probability. The latter takes
@@ -82,10 +89,7 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     # Of safetensors, only the header is decoded.
     n_bytes = len(body) if kind == api.JSON else len(body) // 16
     outputs = await service.coding(n_bytes, decode_outputs, kind, body, query.from_probs)
-    result = await service.scoring.submit(
-        engine.score, outputs, size=outputs.logits.size, kind=kind_of
-    )
-    request.result = result
+    request.result = result = await service.verdicts(engine, outputs)
     if query.explain:
         columns: dict[str, Any] = verdict_columns(result.assessment)
         columns["explanation"] = await service.in_thread(engine.explain, result.outputs)
@@ -130,13 +134,8 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     n_values = check_predictions(n_rows(inputs), engine.n_labels or 1)
     n_bytes = sum(array.nbytes for array in inputs.values())
     service.limits.hold(request, n_bytes + _BYTES_PER_VALUE * n_values)
-    result = await service.predicting.submit(
-        engine.predict,
-        inputs,
-        size=sum(array.size for array in inputs.values()),
-        kind=model.kind_of,
-    )
-    request.result = result
+    outputs = await request.while_connected(service.outputs(engine, inputs))
+    request.result = result = await service.verdicts(engine, outputs)
     columns |= verdict_columns(result.assessment)
     if query.explain:
         columns["explanation"] = await service.in_thread(engine.explain, result.outputs)
@@ -177,11 +176,8 @@ async def traffic(service: Service, request: Request, query: api.TrafficQuery) -
 
     Returns recent scores, and the report of the monitor with the share flagged.
     """
-    engine = service.engine
-    report = engine.traffic.report(service.stopping)
-    if query.charts is not msgspec.UNSET:
-        report.charts = traffic_charts(engine, report, query.charts)
-    return Answer(msgspec.json.encode(report))
+    arguments = service.engine, service.stopping, query.charts
+    return Answer(await service.in_thread(_traffic_report, *arguments))
 
 
 @api.Operation("POST", "/v1/reload", {api.JSON: api.DetectorDescription}, errors=(409,))
@@ -245,6 +241,13 @@ async def openapi(service: Service, request: Request, query: api.NoQuery) -> Ans
 _document = functools.cache(api.make_document)
 
 
+def _traffic_report(engine: Engine, stopping: bool, width: int | msgspec.UnsetType) -> bytes:
+    report = engine.traffic.report(stopping)
+    if width is not msgspec.UNSET:
+        report.charts = traffic_charts(engine, report, width)
+    return msgspec.json.encode(report)
+
+
 def _inputs(
     model: Model, request: Request, body: bytes, decoders: Decoders
 ) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -280,7 +283,8 @@ def make_app(settings: Settings) -> App:
     Examples
     --------
     >>> import tempfile
-    >>>     >>> import nescio as ns
+    >>> import numpy as np
+    >>> import nescio as ns
     >>> logits = np.random.default_rng(0).normal(-2, 3, (100, 5))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     ns.JointEnergy().calibrate(logits).save(f"{folder}/tagger.nescio")
@@ -339,6 +343,8 @@ class App:
             await _send(answer, request, send, close=service.stopping)
             status = answer.status
             service.n_answered += 1
+        except ClientDisconnect:
+            pass  # nobody to answer
         finally:
             service.limits.release(request)
             path = scope["path"] if scope["path"] in self.routes else "other"
@@ -432,7 +438,7 @@ def _check_host(header: str) -> None:
     host = header.lower()
     name, separator, port = host.rpartition(":")
     name = name if separator and port.isdecimal() else host
-    if name not in ("", "localhost") and not is_loopback(name.strip("[]")):
+    if host and name != "localhost" and not is_loopback(name.strip("[]")):
         raise HTTPException(
             403,
             f"the host name {host[:100]!r} is not accepted. Without a token, call the service as "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,15 @@ from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
-from nescio.service.requests import without_advice
-from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, Settings
+from nescio.service.requests import TooLargeError
+from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Settings
 
 logger = logging.getLogger("nescio.service")
 
-_IMAGES_AT_ONCE, _TEXTS_AT_ONCE = 256, 32
-_PAIRS_AT_ONCE = _TEXTS_AT_ONCE * 512**2  # of tokens, in texts of the usual maximum length
+# The most values that go through the model together: 14 images of 224 x 224 pixels, or 2,048 token
+# ids, each of which takes as much work and memory as about a thousand values of an image.
+WORK_AT_ONCE = 1 << 21
+_WORK_PER_TOKEN = 1 << 10
 
 
 class Model:
@@ -55,6 +57,7 @@ class Model:
                 "tokenizer.enable_truncation(256); tokenizer.save(path)."
             )
         self.inputs = {node.name: _described(node) for node in runner.session.get_inputs()}
+        self._tokens = [name for name, entry in self.inputs.items() if _holds_tokens(entry)]
         self.preprocessing: Preprocessing | None = None  # None if it does not take images
         first, *further = self.inputs.values()
         if not further and _takes_images(first):
@@ -95,22 +98,39 @@ class Model:
         if inputs.keys() != self.inputs.keys():
             names = ", ".join(name[:40] for name in sorted(inputs)[:10])
             raise InputError(f"the inputs must be {', '.join(self.inputs)}; got {names or 'none'}.")
+        for name in self._tokens:
+            if inputs[name].size > MAX_TOKENS:
+                raise TooLargeError(
+                    f"input {name!r} has {inputs[name].size:,} token ids; {MAX_TOKENS:,} are "
+                    "allowed. Send them in several requests."
+                )
         typed = {name: _typed(inputs[name], expected) for name, expected in self.inputs.items()}
         n_rows(typed)  # raises unless all have equally many
         return typed
 
+    def pieces(self, inputs: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        """Return the inputs in pieces of some rows, each of which takes a bounded time."""
+        n = n_rows(inputs)
+        size = max(1, n * WORK_AT_ONCE // max(1, self.work(inputs)))
+        if self.wrapped.runner.fixed_batch is not None:
+            size = n
+        for start in range(0, n, size):
+            yield {name: array[start : start + size] for name, array in inputs.items()}
+
+    def work(self, inputs: Mapping[str, Array]) -> int:
+        """Return how much work inputs are, in values of an image."""
+        return max(
+            array.size * (_WORK_PER_TOKEN if name in self._tokens else 1)
+            for name, array in inputs.items()
+        )
+
     def outputs(self, inputs: Mapping[str, Array]) -> Outputs:
-        """Run the model."""
-        size = _IMAGES_AT_ONCE
-        if self.tokenizer is not None:
-            # Attention takes memory for each pair of tokens.
-            n_tokens = max(1, int(inputs["input_ids"].shape[1]))
-            size = min(_TEXTS_AT_ONCE, max(1, _PAIRS_AT_ONCE // n_tokens**2))
+        """Run the model on all inputs at once."""
         try:
-            return self.wrapped.outputs(inputs, batch_size=size)
+            return self.wrapped.outputs(inputs, batch_size=n_rows(inputs))
         except ProbabilitiesError as error:
             raise ProbabilitiesError(
-                f"the outputs of the model: {without_advice(error)} If it returns probabilities, "
+                f"the outputs of the model: {error.reason} If it returns probabilities, "
                 "start the service with --from-probs."
             ) from error
 
@@ -148,6 +168,11 @@ def _takes_images(entry: ModelInput) -> bool:
     """Return whether an input may be a batch of RGB images."""
     is_float = np.dtype(entry.dtype).kind == "f"
     return len(entry.shape) == 4 and entry.shape[1] in (3, None) and is_float
+
+
+def _holds_tokens(entry: ModelInput) -> bool:
+    """Return whether an input may be token ids: a matrix of whole numbers."""
+    return len(entry.shape) == 2 and np.dtype(entry.dtype).kind in "iu"
 
 
 def _typed(array: Array, expected: ModelInput) -> Array:

@@ -10,9 +10,9 @@ import functools
 import itertools
 import re
 import uuid
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from nescio._io.tensors import decode_tensors, encode_tensors
@@ -36,6 +37,8 @@ from nescio.service.settings import MAX_CHARACTERS, MAX_FILES, MAX_ROWS, MAX_TEX
 
 if TYPE_CHECKING:
     from nescio.service.service import BatchResult
+
+Value = TypeVar("Value")
 
 BODY_SECONDS = 30.0  # for a body to arrive
 _MAX_ID_LENGTH = 64
@@ -99,6 +102,23 @@ class Request:
         accept = self.headers.get(b"accept", b"*/*")
         named = map(_media_type, () if accept == b"*/*" else accept.split(b","))
         return next((kind for kind in named if kind in FORMATS), self.media_type)
+
+    async def while_connected(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """Return the result of work. It is cancelled if the client closes the connection."""
+        working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(self._left())
+        try:
+            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise ClientDisconnect
+            return working.result()
+        finally:
+            working.cancel()
+            leaving.cancel()
+            del working  # its exception refers to this frame
+
+    async def _left(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
 
     def scored(self) -> dict[str, Any]:
         """Return what the log says about the verdicts."""
@@ -171,7 +191,7 @@ class RequestLimits:
         while True:
             message = await request.receive()
             if message["type"] == "http.disconnect":
-                raise HTTPException(400, "the connection was closed before the body ended.")
+                raise ClientDisconnect
             part = message.get("body", b"")
             size += len(part)
             _check_size(size, max_bytes)
@@ -255,15 +275,10 @@ def decode_outputs(kind: str, data: bytes, from_probs: bool | None = None) -> Ou
             check_logits(outputs.logits)
         except ProbabilitiesError as error:
             raise ProbabilitiesError(
-                f"{without_advice(error)} To send probabilities, add ?from_probs=true to the "
+                f"{error.reason} To send probabilities, add ?from_probs=true to the "
                 "address. If they are logits, add ?from_probs=false."
             ) from error
     return outputs
-
-
-def without_advice(error: ProbabilitiesError) -> str:
-    """Return what the library says about a matrix, without what to do in Python."""
-    return str(error).partition(" Pass from_probs")[0]
 
 
 def _tensor_outputs(data: bytes) -> Outputs:

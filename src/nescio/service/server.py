@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import functools
 import gc
 import itertools
@@ -32,7 +33,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nescio._threads import available_cpus
-from nescio.errors import FileError, NescioError, require
+from nescio.errors import FileError, NescioError, ParameterError, require
 from nescio.service.app import App, is_loopback, make_app
 from nescio.service.service import Service
 from nescio.service.settings import Settings
@@ -197,7 +198,12 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, log_level: str = "info"
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    no_token: bool = False,
+    log_level: str = "info",
 ) -> None:
     """Run the service until it gets a signal to stop.
 
@@ -206,6 +212,8 @@ def serve(
     settings : Settings
     host, port
         The address to listen on. Port 0 takes a free port, which the log names.
+    no_token : bool
+        Whether a service without a token may listen on an address that other machines can reach.
     log_level : {"debug", "info", "warning", "error"}
         At "warning", requests are not logged.
     """
@@ -219,6 +227,12 @@ def serve(
         listening = _bound(host, port)
         name, number = listening.getsockname()[:2]
         service.only_local = is_loopback(name)
+        if settings.token is None and not (service.only_local or no_token):
+            listening.close()
+            raise ParameterError(
+                f"other machines can reach {name}, and there is no token. Pass --token-file, or "
+                "--no-token if everyone who reaches the address may call the service."
+            )
         engine = service.engine
         announce(
             "serving",
@@ -228,11 +242,6 @@ def serve(
             model=None if settings.model is None else settings.model.name,
             token=settings.token is not None,
         )
-        if settings.token is None and not service.only_local:
-            logger.warning(
-                "without a token, anyone who can reach this address can call the service",
-                extra={"host": name},
-            )
         Server(config_of(app), service).run(sockets=[listening])
         announce("stopped", accepted=service.n_accepted, answered=service.n_answered)
 
@@ -275,7 +284,7 @@ class JsonLines(logging.Handler):
         self.waiting: queue.Queue[bytes] = queue.Queue(_MAX_WAITING)
         self._descriptor = -1  # if standard error was closed before the start
         with contextlib.suppress(AttributeError, OSError, ValueError):
-            self._descriptor = sys.stderr.fileno()
+            self._descriptor = os.dup(sys.stderr.fileno())
         threading.Thread(target=self._write_lines, daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -308,6 +317,33 @@ class JsonLines(logging.Handler):
                 self.n_dropped += 1
             self.waiting.task_done()
 
+    @contextlib.contextmanager
+    def foreign_lines(self) -> Iterator[None]:
+        """Log what libraries write to standard error by themselves, such as a panic in Rust."""
+        if self._descriptor < 0:
+            yield
+            return
+        number = sys.stderr.fileno()
+        read, write = os.pipe()
+        os.set_blocking(write, False)  # nobody waits: what does not fit is lost
+        os.dup2(write, number)
+        os.close(write)
+        if not faulthandler.is_enabled():
+            faulthandler.enable(self._descriptor)  # a crash could not be logged any more
+        reader = threading.Thread(target=_log_text, args=(read,), daemon=True)
+        reader.start()
+        try:
+            yield
+        finally:
+            os.dup2(self._descriptor, number)  # the pipe ends
+            reader.join(1.0)
+
+
+def _log_text(descriptor: int) -> None:
+    with open(descriptor, errors="replace") as stream:
+        for line in stream:
+            logger.warning("a library wrote to standard error", extra={"text": line.rstrip()})
+
 
 def announce(event: str, **facts: object) -> None:
     """Log an event at level info even if the log level is higher."""
@@ -327,7 +363,8 @@ def logging_to_stderr(level: str) -> Iterator[None]:
         log.propagate = False
         log.setLevel(number if name == logger.name else max(logging.WARNING, number))
     try:
-        yield
+        with handler.foreign_lines():
+            yield
     finally:
         end = time.monotonic() + 2.0
         while handler.waiting.unfinished_tasks and time.monotonic() < end:

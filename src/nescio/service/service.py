@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -28,7 +29,7 @@ from nescio.models.inputs import n_rows
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import match_labels
 from nescio.service.images import Decoders
-from nescio.service.model import Model
+from nescio.service.model import WORK_AT_ONCE, Model
 from nescio.service.openapi import DetectorDescription, ScoreHistogram
 from nescio.service.requests import RequestLimits, TooLargeError
 from nescio.service.settings import MAX_EXPLAINED, Settings
@@ -39,7 +40,6 @@ _SAVE_EVERY = 240  # the state is saved after this many looks at the traffic
 # The most logits that are scored together. Joining small requests saves the fixed cost of each.
 # For larger requests, copying them into one array takes longer than that.
 _BATCH_VALUES = 1 << 15
-_BATCH_INPUTS = 1 << 24  # the most numbers that go through the model together: about 100 images
 _QUICK_BYTES = 65_536  # of JSON; they are encoded and decoded in less time than a thread takes
 _QUICK_SECONDS = 0.003
 _EXPLAINED_LABELS = 20
@@ -51,7 +51,7 @@ Run = Callable[[Sequence[Work]], list[Result]]
 
 
 class BatchResult(NamedTuple):
-    """The outputs of the model for one or several requests, and the verdicts."""
+    """Outputs, of a request or of the model, and the verdicts on them."""
 
     outputs: Outputs
     assessment: Assessment
@@ -87,21 +87,19 @@ class Engine:
         }
         self.description = msgspec.json.encode(self._describe())
 
-    def score(self, works: Sequence[Outputs]) -> list[BatchResult]:
-        """Return the verdicts on outputs of one kind."""
-        return self._verdicts(works[0] if len(works) == 1 else Outputs.concat(works), works)
-
-    def predict(self, works: Sequence[Mapping[str, Array]]) -> list[BatchResult]:
-        """Return the outputs of the model for inputs of one kind, and the verdicts."""
+    def run_model(self, works: Sequence[Mapping[str, Array]]) -> list[Outputs]:
+        """Return the outputs of the model for inputs of one kind."""
         assert self.model is not None
+        if len(works) == 1:
+            return [self.model.outputs(works[0])]
         inputs = {name: np.concatenate([work[name] for work in works]) for name in works[0]}
         outputs = self.model.outputs(inputs)
         ends = itertools.accumulate(map(n_rows, works))
-        parts = [outputs[end - n_rows(work) : end] for work, end in zip(works, ends, strict=True)]
-        return self._verdicts(outputs, parts)
+        return [outputs[end - n_rows(work) : end] for work, end in zip(works, ends, strict=True)]
 
-    def _verdicts(self, outputs: Outputs, parts: Sequence[Outputs]) -> list[BatchResult]:
-        whole = self.assess(outputs)
+    def score(self, parts: Sequence[Outputs]) -> list[BatchResult]:
+        """Return the verdicts on outputs of one kind."""
+        whole = self.assess(parts[0] if len(parts) == 1 else Outputs.concat(parts))
         try:
             # On the event loop, the answer is sent first.
             asyncio.get_running_loop().call_soon(self.traffic.record, *whole)
@@ -236,7 +234,7 @@ class Service:
         self._decoding = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decoding")
         self.decoders = Decoders(self.settings.max_pixels)
         self.scoring = Batcher(_BATCH_VALUES)
-        self.predicting = Batcher(_BATCH_INPUTS)
+        self.predicting = Batcher(WORK_AT_ONCE)
         self._reloading = asyncio.Lock()
         self._watching = asyncio.create_task(self._watch_traffic())
 
@@ -288,6 +286,25 @@ class Service:
         for turn in itertools.count(1):
             await asyncio.sleep(_WATCH_EVERY_SECONDS)
             await self.in_thread(self._watch, turn % _SAVE_EVERY == 0)
+
+    async def outputs(self, engine: Engine, inputs: Mapping[str, Array]) -> Outputs:
+        """Run the model on inputs in pieces, between which other requests get their turn."""
+        assert engine.model is not None
+        parts = []
+        for piece in engine.model.pieces(inputs):
+            size, kind = engine.model.work(piece), engine.model.kind_of
+            part = await self.predicting.submit(engine.run_model, piece, size=size, kind=kind)
+            parts.append(part)
+            await asyncio.sleep(0)  # pieces that are quick run in the event loop
+        if len(parts) == 1:
+            return parts[0]
+        # Whether the head explains the logits is checked on each part; the first one counts.
+        return Outputs.concat([replace(part, head=parts[0].head) for part in parts])
+
+    async def verdicts(self, engine: Engine, outputs: Outputs) -> BatchResult:
+        """Return the verdicts on outputs, which may be scored with those of other requests."""
+        size = outputs.logits.size
+        return await self.scoring.submit(engine.score, outputs, size=size, kind=kind_of)
 
     async def in_thread(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that would block the event loop."""
@@ -365,14 +382,17 @@ class Batcher:
 
     async def _run_batches(self) -> None:
         while self._waiting:
-            await self._run_batch(self._next_batch())
+            # If the client has closed the connection, nobody waits for the answer.
+            batch = [waiting for waiting in self._next_batch() if not waiting.answer.done()]
+            if batch:
+                await self._run_batch(batch)
 
     async def _run_batch(self, batch: list[_Waiting]) -> None:
         loop = asyncio.get_running_loop()
         works, size = [waiting.work for waiting in batch], sum(waiting.size for waiting in batch)
         results = await loop.run_in_executor(self._thread, self._timed, batch[0].run, works, size)
         for waiting, result in zip(batch, results, strict=True):
-            if waiting.answer.done():  # the client has closed the connection
+            if waiting.answer.done():  # as above
                 continue
             if isinstance(result, BaseException):
                 waiting.answer.set_exception(result)

@@ -13,6 +13,7 @@ from nescio.errors import ParameterError
 MAX_ROWS = 100_000
 MAX_TEXTS = 1_000
 MAX_CHARACTERS = 1_000_000  # of all texts; about a second for the tokenizer
+MAX_TOKENS = 2_000_000  # in an input of the model: some seconds with a small one
 MAX_FILES = 100  # of a form
 MAX_EXPLAINED = 100  # rows
 

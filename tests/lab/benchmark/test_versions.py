@@ -14,7 +14,7 @@ image = pytest.importorskip("PIL.Image")
 from nescio.lab import perturbation
 from nescio.lab.data.split import Split
 from nescio.lab.extraction import EXTRACTION_VERSION, cached_features, extract
-from nescio.lab.networks.checkpoint import Architecture, Checkpoint
+from nescio.lab.networks.network import Architecture, Checkpoint
 from nescio.lab.perturbation import TUNING_VERSION
 from nescio.lab.settings import OdinSettings, TrainSettings, TuneSettings
 from nescio.lab.training import TRAINING_VERSION, train

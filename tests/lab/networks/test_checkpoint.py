@@ -15,8 +15,14 @@ from fixtures.own_detectors import ReAct
 from fixtures.rewriting import write_valid
 from nescio._io.tensors import read_tensors
 from nescio.errors import FileFormatError, ParameterError
-from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_checkpoint, load_training
-from nescio.lab.networks.network import load_own, read_state_dict
+from nescio.lab.networks.network import (
+    Architecture,
+    Checkpoint,
+    load_checkpoint,
+    load_own,
+    load_training,
+)
+from nescio.lab.networks.weights import read_state_dict
 from nescio.models.base import make_runner
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs

@@ -23,11 +23,13 @@ from nescio.errors import (
     ParameterError,
     ShapeError,
 )
-from nescio.lab.networks.checkpoint import load_paper_checkpoint
 from nescio.lab.networks.network import (
     Network,
     build_network,
     checked_logits,
+    load_paper_checkpoint,
+)
+from nescio.lab.networks.weights import (
     lite_imagenet_file,
     load_file,
     read_state_dict,

@@ -8,8 +8,8 @@ pytest.importorskip("torchvision")
 from torch import nn
 
 from nescio.errors import ParameterError
-from nescio.lab.networks.checkpoint import load_checkpoint
-from nescio.lab.networks.network import SpectralNorm
+from nescio.lab.networks.network import load_checkpoint
+from nescio.lab.networks.weights import SpectralNorm
 from nescio.lab.training import Trainer, initial_network, train
 
 

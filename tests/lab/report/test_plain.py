@@ -77,4 +77,4 @@ def test_without_far_data_there_is_no_chart(tmp_path):
     draw_choice(choice, tmp_path / "a.html")
     text = (tmp_path / "a.html").read_text("utf-8")
     assert "<svg" not in text
-    assert "weaker estimate" in text
+    assert "weaker simulation" in text

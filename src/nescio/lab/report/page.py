@@ -49,7 +49,7 @@ from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Spread, chance_note, compare_outputs, find_lead
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
-from nescio.outputs.reading import Sets
+from nescio.outputs.sets import Sets
 
 ReportInputs = tuple[list[Line], list[Evidence]]
 Spreads = Mapping[str, Mapping[str, Spread]]  # by detector and measure

@@ -78,15 +78,16 @@ def draw_choice(choice: Choice, path: str | Path, *, force: bool = False) -> Non
     sections = [
         (
             "Ranking",
-            f"Per cent, mean ± standard deviation over folds. The criterion is the mean of near "
-            f"and far {choice.fpr_name}, each divided by joint energy's. p is of a paired t-test "
+            f"{choice.fpr_name} on simulated OOD data in per cent, mean ± standard deviation over "
+            "folds. Near: left-out labels. The criterion is the mean of near and far "
+            f"{choice.fpr_name}, each divided by joint energy's. p is of a paired t-test "
             "against the pick over folds, which share samples: it is an approximation.",
             table(COLUMNS, choice.rows(), chosen=names.index(choice.pick)),
         )
     ]
     if choice.baseline.far:
         text = (
-            f"{choice.fpr_name} of each detector: the lower left is the best. The far "
+            f"Simulated {choice.fpr_name} of each detector: the lower left is the best. The far "
             f"{choice.fpr_name} is the mean over: {', '.join(choice.baseline.far)}."
         )
         sections.append(("Near and far", text, _near_and_far(choice)))

@@ -14,7 +14,7 @@ from nescio.lab.benchmark.results import read_lines
 pytest.importorskip("torch")
 pd = pytest.importorskip("pandas")
 
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 NAMES = ("left_out", "problems", "real_tables", "real_text", "text_and_tables")
 
 

@@ -15,6 +15,8 @@ import pytest
 
 yaml = pytest.importorskip("yaml")
 parser = pytest.importorskip("prometheus_client.parser")
+for package in ("starlette", "uvicorn", "msgspec", "httpx"):
+    pytest.importorskip(package)
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 

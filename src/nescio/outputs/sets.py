@@ -1,0 +1,104 @@
+"""The outputs that detectors are compared on: ID, OOD, and those that detectors learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nescio._io.files import same_file
+from nescio._io.tables import Columns
+from nescio.errors import ParameterError, error_context
+from nescio.outputs.files import MAX_ROWS, is_path, read_outputs
+from nescio.outputs.outputs import Outputs
+
+
+class Sets(NamedTuple):
+    """The outputs to compare detectors on: ID, OOD by a short name, and what they learn from."""
+
+    id: Outputs
+    ood: Mapping[str, Outputs]
+    train: Outputs | None
+    held_out: Outputs | None
+
+    def sampled(self) -> dict[str, int]:
+        """Return the number of rows of the inputs of which a random sample was read."""
+        named = {"ID": self.id, **self.ood, "training": self.train, "held-out": self.held_out}
+        return {
+            name: outputs.manifest["sampled_from"]
+            for name, outputs in named.items()
+            if outputs is not None and "sampled_from" in outputs.manifest
+        }
+
+
+def read_sets(
+    id_data: Any,
+    ood_data: Any,
+    train: Any = None,
+    held_out: Any = None,
+    *,
+    from_probs: bool | None,
+    columns: Columns,
+    max_rows: int | None = MAX_ROWS,
+) -> Sets:
+    """Return outputs from data of any kind, with the labels of the ID data.
+
+    Of files with more than `max_rows` rows, a random sample is read.
+    """
+    named = _named_sets(ood_data)
+    roles = [("ID data (--id)", id_data), ("training data (--train)", train)]
+    roles += [("held-out data (--held-out)", held_out)]
+    roles += [("OOD data (--ood)", data) for data in named.values()]
+    for (role, data), (other_role, other) in combinations(roles, 2):
+        paths = is_path(data) and is_path(other)
+        same = same_file(data, other) if paths else data is other and data is not None
+        if same and role != other_role:
+            what = other if paths else f"the same {type(data).__name__}"
+            raise ParameterError(
+                f"{what} is given as {role} and as {other_role}. Detectors would be tested on data "
+                "that they know: pass other samples."
+            )
+
+    def read(data: Any, name: str, columns: Columns, first: Outputs | None = None) -> Outputs:
+        with nullcontext() if is_path(data) else error_context(name):
+            return read_outputs(
+                data, from_probs=from_probs, columns=columns, max_rows=max_rows, first=first
+            )
+
+    id_outputs = read(id_data, "the ID data", columns)
+    ood = {name: read(data, name, columns, id_outputs) for name, data in named.items()}
+    unkept = replace(columns, keep=())  # what is learned from is not shown
+    learned = (
+        None if data is None else read(data, f"the {name} data", unkept, id_outputs)
+        for name, data in (("training", train), ("held-out", held_out))
+    )
+    return Sets(id_outputs, ood, *learned)
+
+
+def _named_sets(ood_data: Any) -> dict[str, Any]:
+    """Return the OOD sets by name; files are named after themselves, a single array "ood"."""
+    paths = [ood_data] if is_path(ood_data) else ood_data
+    if isinstance(ood_data, Mapping):
+        named = {str(name): data for name, data in ood_data.items()}
+    elif isinstance(paths, list | tuple) and paths and all(map(is_path, paths)):
+        stems = [Path(path).stem for path in paths]
+        if len(set(map(str, paths))) != len(paths):
+            raise ParameterError("the same OOD file (--ood) was given twice.")
+        named = {
+            stem if stems.count(stem) == 1 and "*" not in stem else str(path): path
+            for stem, path in zip(stems, paths, strict=True)
+        }
+    elif isinstance(ood_data, list | tuple) and any(
+        isinstance(data, Outputs) or len(getattr(data, "shape", ())) == 2 for data in ood_data
+    ):
+        raise ParameterError(
+            "several OOD sets need names: pass a dict, such as {'textures': a, 'objects': b}."
+        )
+    else:
+        named = {"ood": ood_data}
+    if not named:
+        raise ParameterError("there is no OOD data to compare with: pass at least one set.")
+    return named
