@@ -60,9 +60,9 @@ class DetectorHead(nn.Module):
     ) -> None:
         super().__init__()
         detector = as_detector(detector)
-        require_calibration(detector)
         self.scorer = scorer_of(detector)
         self.from_probs = from_probs
+        require_calibration(detector)
         detector._check_params()
         self.verdict = VerdictModule(detector.calibration_)
         self.n_columns = {

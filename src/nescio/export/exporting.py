@@ -17,7 +17,6 @@ from nescio._io.tables import MATRICES
 from nescio._validation import Array
 from nescio._version import __version__
 from nescio.detectors import Detector, as_detector, load
-from nescio.detectors.base import require_calibration
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError, require
 from nescio.export.detector_head import DetectorHead
 from nescio.export.graphs import (
@@ -228,7 +227,6 @@ def _fused(
     check_kind(runner)
     if detector is None:
         raise ParameterError("there is no detector to export: pass a calibrated detector=...")
-    require_calibration(detector)
     scorer_of(detector)  # raises early if there is none
     inputs = sample_inputs(runner, samples, input_shape)
     expected = run_samples(wrapped, inputs, input_shape if samples is None else None)
