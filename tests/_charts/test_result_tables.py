@@ -18,10 +18,10 @@ class Table(Result):
     index_column = "id"
 
     def __init__(self, **columns):
-        self.table = columns
+        self.values = columns
 
     def columns(self):
-        return self.table
+        return self.values
 
 
 def make_table():
@@ -52,10 +52,10 @@ def test_a_polars_frame_has_the_ids_as_a_column():
 
 
 def test_a_dict_has_plain_values():
-    values = make_table().to_dict()
-    assert values["id"] == ["a", "b"]
-    assert type(values["score"][0]) is float
-    assert values["time"] == ["2026-01-01", None]
+    plain = make_table().to_dict()
+    assert plain["id"] == ["a", "b"]
+    assert type(plain["score"][0]) is float
+    assert plain["time"] == ["2026-01-01", None]
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -137,15 +137,15 @@ def test_a_wrapped_model_keeps_the_index_of_a_frame_and_of_a_column(frame):
     rng = np.random.default_rng(1)
     x = pd.DataFrame(rng.normal(size=(60, 3)), columns=frame.columns)
     model = OneVsRestClassifier(LogisticRegression()).fit(x, x.to_numpy() > 0)
-    result = ns.wrap(model).calibrate(x)(frame).to_pandas()
+    predictions = ns.wrap(model).calibrate(x)(frame).to_pandas()
     energies = ns.scores.joint_energy(model.decision_function(frame))
-    assert_joined(frame, result, pd.Series(energies, name="score"))
+    assert_joined(frame, predictions, pd.Series(energies, name="score"))
     words = ["cat dog", "dog", "cow cat", "cow", "cat", "dog cow"]
     truth = np.array([["cat" in text, "dog" in text] for text in words]).astype(int)
     pipeline = make_pipeline(CountVectorizer(), OneVsRestClassifier(LogisticRegression()))
     column = pd.Series(words, index=frame.index)
-    result = ns.wrap(pipeline.fit(words, truth)).outputs(column).to_pandas()
-    assert result["text"].equals(column.rename("text"))
+    outputs = ns.wrap(pipeline.fit(words, truth)).outputs(column).to_pandas()
+    assert outputs["text"].equals(column.rename("text"))
 
 
 def test_other_ids_come_before_the_index():
