@@ -1,6 +1,6 @@
 """Write the exact versions and the licences of the packages that are installed.
 
-    make lock        constraints.txt, and deploy/requirements.txt with the hashes of what the image has
+    make lock        constraints.txt, and deploy/requirements.txt with hashes for the image
 
 Run it in a fresh environment (make clean), after the tests have passed with new versions.
 """

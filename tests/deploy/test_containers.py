@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
