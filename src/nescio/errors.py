@@ -188,7 +188,7 @@ def nearest(name: str, names: Iterable[str], n: int = 3) -> str:
     >>> nearest("sedes", ["seeds", "title"])
     " Did you mean 'seeds'?"
     """
-    matches = difflib.get_close_matches(name, list(names), n, cutoff=0.4)
+    matches = difflib.get_close_matches(name, list(names), n, cutoff=0.5)
     return f" Did you mean {' or '.join(map(repr, matches))}?" if matches else ""
 
 
