@@ -198,3 +198,12 @@ def test_a_null_character_in_a_path(tmp_path):
         Outputs.load("x\0.npy")
     with pytest.raises(NescioError, match="cannot write"):
         Outputs(np.zeros((1, 2))).save("x\0.safetensors")
+
+
+def test_folders(tmp_path, kinds):
+    """An empty graph could not be mapped; no label names failed with an IndexError."""
+    of_name = {kind.name: kind for kind in kinds}
+    refused(of_name["folder, graph of images"].read, tmp_path / "x.onnx", b"", "as ONNX")
+    settings = of_name["folder, nescio.json"]
+    content = json.loads(settings.seeds[0]) | {"label_names": []}
+    refused(settings.read, tmp_path / "x.json", json.dumps(content).encode(), "at least one label")

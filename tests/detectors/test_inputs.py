@@ -221,9 +221,7 @@ def test_a_plain_array_is_taken_as_scikit_learns_check_takes_it(detector, logits
 )
 def test_text_in_place_of_numbers_is_named(data):
     detector = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(50, 2)))
-    with pytest.raises(
-        InputError, match=r"logits must be numbers, got text: .*a\.csv.*Outputs\.load"
-    ):
+    with pytest.raises(InputError, match=r"(got text: b?'a\.csv'|got a \w+Path).*Outputs\.load"):
         detector.assess(data)
 
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,8 +27,24 @@ def test_rows_can_be_chosen(outputs):
     assert len(outputs[outputs.logits[:, 0] > 99]) == 0
     assert outputs[2].ids.tolist() == [""]
     assert [sample.ids[0] for sample in outputs] == outputs.ids.tolist()
-    for rows in ([0, 500], 5, np.ones(3, bool), 1.5):
-        with pytest.raises(InputError, match="there are 5 samples: "):
+    assert outputs[::-1].ids.tolist() == outputs.ids.tolist()[::-1]
+    wrong = (
+        [0, 500],
+        5,
+        -6,
+        [2**70],
+        [[0]],
+        np.ones(3, bool),
+        1.5,
+        True,
+        slice("a"),
+        slice(0, 5, 0),
+    )
+    for rows in wrong:
+        with pytest.raises(InputError, match="choose from 5 samples by "):
+            outputs[rows]
+    for rows in (None, {1}, {}, object()):
+        with pytest.raises(InputError, match="expected an array, got a "):
             outputs[rows]
     assert repr(outputs) == "Outputs(5 samples x 3 labels, 4 features, labels, ids, label_names)"
 
@@ -42,8 +59,21 @@ def test_rows_can_be_chosen(outputs):
         ({"ids": ["a"]}, ShapeError, "ids 1"),
         ({"label_names": ["cat"]}, ShapeError, "name 3 labels, got 1"),
         ({"label_names": ["cat", "dog", "cat"]}, InputError, "'cat' appears 2 times"),
-        ({"label_names": {"cat", "dog", "cow"}}, InputError, "must be a sequence of names, got {"),
-        ({"label_names": "cat"}, InputError, "must be a sequence of names, got 'cat'"),
+        ({"label_names": {"cat", "dog", "cow"}}, InputError, "label_names must be a sequence"),
+        ({"label_names": "cat"}, InputError, "label_names must be a sequence.*got a str"),
+        ({"label_names": {0: "a", 1: "b", 2: "c"}}, InputError, "must be a sequence.*got a dict"),
+        ({"label_names": 3}, InputError, "must be a sequence.*got a int"),
+        ({"ids": Path("a.csv")}, InputError, "expected an array, got a PosixPath|WindowsPath"),
+        ({"kept": {"time": [[1], [2, 3]]}}, InputError, "cannot read this list as an array"),
+        (
+            {"kept": np.zeros(5)},
+            InputError,
+            "kept must be a mapping, such as a dict, got a ndarray",
+        ),
+        ({"arrays": [np.zeros((5, 2))]}, InputError, "arrays must be a mapping"),
+        ({"manifest": "x"}, InputError, "manifest must be a mapping"),
+        ({"labels": np.zeros((5, 3), "V8")}, InputError, "every value must be 0 or 1"),
+        ({"features": np.zeros((5, 3), bool)}, InputError, "features must be real numbers"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(change, error, reason):
