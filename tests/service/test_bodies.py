@@ -153,12 +153,12 @@ def test_what_was_refused_is_freed_at_once(client):
     gc.disable()
     try:
         service = client()
-        held_before = sum(type(result) is ns.Outputs for result in gc.get_objects())
+        held_before = sum(type(thing) is ns.Outputs for thing in gc.get_objects())
         body = encode_tensors({"logits": np.zeros((20_000, 5), np.float32)}, {})
         for _ in range(5):
             answer = service.post("/v1/score", content=body, headers={"Content-Type": SAFETENSORS})
             assert answer.status_code == 422
-        held = sum(type(result) is ns.Outputs for result in gc.get_objects())
+        held = sum(type(thing) is ns.Outputs for thing in gc.get_objects())
         assert held <= held_before + 1
     finally:
         gc.enable()

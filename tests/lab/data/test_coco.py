@@ -104,11 +104,11 @@ def test_missing_folders_are_named(tmp_path, tree):
         (b'{"images": [', "is not JSON"),
         (b"\xff\xfe\x00", "not a text file"),
         (b"[]", "is not an MS-COCO annotation file"),
-        (b'{"images": 3, "categories": []}', "is not an MS-COCO annotation file"),
-        (b'{"images": [{"id": 1}], "categories": []}', "an entry has no 'file_name'"),
-        (b'{"images": [{"id": 1.5, "file_name": "a"}], "categories": []}', "is not an MS-COCO"),
-        (b'{"images": [], "categories": [{"id": 1, "name": null}]}', "a name is no text"),
-        (b'{"images": [7], "categories": []}', "is not an MS-COCO annotation file"),
+        (b'{"images": 3, "categories": []}', "has no list 'images'"),
+        (b'{"images": [{"id": 1}], "categories": []}', "entry 0 of 'images'"),
+        (b'{"images": [{"id": 1.5, "file_name": "a"}], "categories": []}', "entry 0 of 'images'"),
+        (b'{"images": [7], "categories": []}', "entry 0 of 'images'"),
+        (b'{"images": [], "categories": [{"id": 1, "name": null}]}', "entry 0 of 'categories'"),
     ],
 )
 def test_a_damaged_file_is_named(tree, content, message):

@@ -146,7 +146,7 @@ def test_images_in_one_folder_need_different_names(nus_wide):
     path = nus_wide / "ImageList" / "TrainImagelist.txt"
     path.write_text("a\\1.jpg\nb\\1.jpg\na\\2.jpg\na\\3.jpg\n")
     (nus_wide / "Flickr" / "1.jpg").touch()
-    with pytest.raises(DatasetError, match="images that do not exist"):
+    with pytest.raises(DatasetError, match="different folders have the same name"):
         load_nus_wide(nus_wide, "train")
 
 

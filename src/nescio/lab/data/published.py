@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,22 +95,36 @@ def _parse_coco(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[
         raise DatasetError(
             f"{file} is damaged: it is not JSON ({error}). Unpack it again."
         ) from error
-    try:
-        images, categories = content["images"], content["categories"]
-        files = {operator.index(image["id"]): image["file_name"] for image in images}
-        names = {operator.index(category["id"]): category["name"] for category in categories}
-        annotations = [  # image_info files have none
-            (operator.index(entry["image_id"]), operator.index(entry["category_id"]))
-            for entry in content.get("annotations", [])
-        ]
-    except (AttributeError, KeyError, TypeError) as error:
-        lacks = f": an entry has no {error}" if isinstance(error, KeyError) else ""
-        raise DatasetError(f"{file} is not an MS-COCO annotation file{lacks}.") from error
-    if not all(isinstance(name, str) for name in (*files.values(), *names.values())):
-        raise DatasetError(f"{file} is not an MS-COCO annotation file: a name is no text.")
+    if not isinstance(content, dict):
+        raise DatasetError(f"{file} is not an MS-COCO annotation file.")
+    content = {"annotations": [], **content}  # image_info files have none
+    images = _coco_pairs(file, content, "images", "id", "file_name", str)
+    categories = _coco_pairs(file, content, "categories", "id", "name", str)
+    annotations = _coco_pairs(file, content, "annotations", "image_id", "category_id", int)
+    files, names = dict(images), dict(categories)
     if len(files) != len(images) or len(set(names.values())) != len(categories):
         raise DatasetError(f"{file}: two images or categories have the same id or name.")
     return files, dict(sorted(names.items())), annotations
+
+
+def _coco_pairs(
+    file: Path, content: dict[str, Any], key: str, first: str, second: str, kind: type
+) -> list[tuple[int, Any]]:
+    """Return two fields of each entry of a list; the first is a whole number."""
+    entries = content.get(key)
+    if not isinstance(entries, list):
+        raise DatasetError(f"{file} is not an MS-COCO annotation file: it has no list {key!r}.")
+    pairs = []
+    for number, entry in enumerate(entries):
+        fields = entry if isinstance(entry, dict) else {}
+        identifier, value = fields.get(first), fields.get(second)
+        if not (isinstance(identifier, int) and isinstance(value, kind)):
+            raise DatasetError(
+                f"{file}: entry {number} of {key!r} must have {first!r} and {second!r}, got "
+                f"{str(entry)[:80]}"
+            )
+        pairs.append((identifier, value))
+    return pairs
 
 
 # --- PASCAL-VOC 2012 ------------------------------------------------------------------------------
@@ -337,13 +351,18 @@ def _nus_values(
 def _find_nus_images(root: Path, listed: list[str]) -> tuple[Path, list[str]]:
     """Return the folder of the images and the paths in it: as listed, or without their folders."""
     flat = [image.rpartition("/")[2] for image in listed]
-    unique = len(set(flat)) == len(flat)
     candidates = [root / "Flickr", root / "images"]
     for folder in (*candidates, root):
         names = names_in(folder)
-        for images in (listed, flat) if unique else (listed,):
-            if any(image.partition("/")[0] in names for image in images):
-                return folder, images
+        if any(image.partition("/")[0] in names for image in listed):
+            return folder, listed
+        if any(image in names for image in flat):
+            if len(set(flat)) < len(flat):
+                raise DatasetError(
+                    f"{folder} has images without the folders of the list, but some images in "
+                    f"different folders have the same name. Unpack the folders too. {HOW_TO}"
+                )
+            return folder, flat
     return find_folder(f"{_NUS} images", *candidates), listed
 
 
