@@ -40,7 +40,7 @@ class Browser:
         if self.session:
             message["sessionId"] = self.session
         os.write(self.commands, json.dumps(message).encode() + b"\0")
-        answer = self._wait(lambda found: found.get("id") == self._count)
+        answer = self._wait(lambda reply: reply.get("id") == self._count)
         assert "error" not in answer, answer
         return answer["result"]
 
@@ -73,7 +73,7 @@ class Browser:
         self.send("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.events.clear()
         self.send("Page.navigate", url=page.as_uri() if isinstance(page, Path) else page)
-        self._wait(lambda found: found.get("method") == "Page.loadEventFired")
+        self._wait(lambda event: event.get("method") == "Page.loadEventFired")
 
     def close(self):
         """Close the tab, if there is one."""

@@ -105,7 +105,7 @@ def test_the_menu_holds_every_page_once_under_its_title():
 def test_the_landing_page_lists_every_extra():
     table = (DOCS / "index.md").read_text("utf-8").partition("| For | Extras |")[2].split("\n\n")[0]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    listed = [result for row in table.splitlines() for result in _CODE_NAME.findall(row)]
+    listed = [extra for row in table.splitlines() for extra in _CODE_NAME.findall(row)]
     assert set(listed) == set(project["optional-dependencies"])
 
 
@@ -288,10 +288,10 @@ OTHER_OPTIONS = {
 @pytest.mark.parametrize("page", [README, *PAGES], ids=name_of)
 def test_every_option_that_a_page_mentions_exists(page):
     """`--tpr`, `--tpr 0.99` and `nescio score --fdr`, in the text and not in blocks."""
-    known = set().union(*map(option_names, COMMANDS.values()))
-    known |= option_names(typer.main.get_command(app)) | {"--version", "--help"}
+    options = set().union(*map(option_names, COMMANDS.values()))
+    options |= option_names(typer.main.get_command(app)) | {"--version", "--help"}
     mentioned = re.findall(r"`(?:nescio [^`\n]*)?(--[a-z][a-z-]+)", prose(page))
-    assert set(mentioned) <= known | OTHER_OPTIONS
+    assert set(mentioned) <= options | OTHER_OPTIONS
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=name_of)
@@ -305,9 +305,9 @@ def test_command_lines_use_options_that_exist(page):
                 continue
             name = next((n for n in (words[1], " ".join(words[1:3])) if n in COMMANDS), None)
             assert name, f"no command {' '.join(words[1:3])}: {line}"
-            known = option_names(COMMANDS[name]) | {"--help", "-h"}
+            options = option_names(COMMANDS[name]) | {"--help", "-h"}
             used = {word.partition("=")[0] for word in words[2:] if word.startswith("-")}
-            assert used <= known, f"no option {sorted(used - known)}: {line}"
+            assert used <= options, f"no option {sorted(used - options)}: {line}"
 
 
 # --- detectors ----------------------------------------------------------------------------------

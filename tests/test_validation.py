@@ -1,9 +1,11 @@
 """Checks of arrays and parameters."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 
-from nescio import JointEnergy
+from nescio import JointEnergy, wrap
 from nescio._validation import (
     check_logits,
     check_matrix,
@@ -22,16 +24,20 @@ def test_a_matrix_has_two_dimensions_and_a_column(shape):
 
 def test_what_is_not_a_number_is_an_error():
     times = np.zeros(3, "datetime64[s]")
-    for values in (*map(np.array, (["a"], [1j], [None], [True])), times, times - times):
-        with pytest.raises(InputError, match="real numbers"):
-            to_float(values)
-    with pytest.raises(InputError, match="array of numbers"):
+    wrong = (["a"], [b"1"], [1j], [None], [True], [{}], [10**400], times, times - times)
+    for values in (*map(np.array, wrong), np.zeros(3, "V8")):
+        for array in (values, values.astype(object)):
+            with pytest.raises(InputError, match=r"must be (real )?numbers"):
+                to_float(array)
+    assert to_float(np.array([1, Decimal("0.5"), 2**70], object)).tolist() == [1, 0.5, 2.0**70]
+    with pytest.raises(InputError, match="cannot read this list as an array"):
         to_numpy([[1.0], [2.0, 3.0]])
     with pytest.raises(InputError, match="masked arrays"):
         to_numpy(np.ma.masked_array([1.0], mask=[True]))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_what_is_not_an_array_of_numbers_is_an_error_of_ours():
     sparse, torch = pytest.importorskip("scipy.sparse"), pytest.importorskip("torch")
@@ -46,14 +52,24 @@ def test_what_is_not_an_array_of_numbers_is_an_error_of_ours():
         "too large": [[10**400] * 5],
         "bool": dense > 0,
         "timedelta": dense.astype("timedelta64[s]"),
+        "text: '1.0'": dense.astype(str),
+        "text: b'1'": dense.astype("S1").astype(object),
+        "Complex": dense.astype(complex).astype(object),
+        "datetime": dense.astype("datetime64[s]").astype(object),
         "Sparse layout": tensor.to_sparse(),
-        "meta": tensor.to("meta"),
-        "NestedTensor": torch.nested.nested_tensor([tensor[0]]),
+        "device meta": tensor.to("meta"),
+        "nested tensors": torch.nested.nested_tensor([tensor[0]]),
+        "quantised": torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
     }
     detector = JointEnergy().calibrate(LOGITS)
     for reason, values in wrong.items():
         with pytest.raises(InputError, match=f"(?i){reason}"):
             detector.assess(values)
+    for values in (tensor.to("meta"), torch.nested.nested_tensor([tensor[0]]), np.ma.array(dense)):
+        with pytest.raises(InputError, match="are not supported"):
+            wrap(torch.nn.Linear(5, 5)).outputs(values)
+    with pytest.raises(InputError, match="expected an array or a tensor"):
+        wrap(torch.nn.Linear(5, 5)).outputs(sparse.coo_matrix(dense))
     for same in (np.matrix(dense), torch._neg_view(-tensor)):
         np.testing.assert_allclose(detector.score_samples(same), detector.score_samples(dense))
 

@@ -64,6 +64,8 @@ def main() -> int:
         print(_row(f"{name} *" if name in worker.hashed else name, count))
     print(_row("all", sum(counts.values(), Counter())))
     print("\n* The input has a checksum: no damage may change the result.")
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    print(f"The largest worker took {peak / 1e9:.2f} GB of memory.")
     print("\n".join(failures[:NAMED]))
     return bool(
         failures or any(counts[name]["changed"] for name in counts if name in worker.hashed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
@@ -37,6 +38,9 @@ _FRAMES = (
     ("polars", "LazyFrame"),  # which is refused with advice
     ("pyarrow", "Table"),
 )
+
+_NOT_REAL = (NoneType, bool, np.bool_, np.datetime64, np.timedelta64, np.void)
+_ADVICE = "Pass an array or a list of rows; for a file, nescio.Outputs.load(path)."
 
 # The limits of `check_logits`.
 _ENOUGH_VALUES = 50
@@ -67,40 +71,94 @@ def index_of(value: object) -> Any:
     return value.index
 
 
-def to_numpy(value: Any) -> Array:
+def to_numpy(value: Any, dtype: Any = None) -> Array:
     """Return a NumPy array from any array-like; tensors are detached and copied to the CPU.
 
     bfloat16 is converted to float32, because NumPy does not support it.
     """
-    if is_torch(value):
-        try:
-            wide = value.float() if str(value.dtype) == "torch.bfloat16" else value
-            return np.asarray(wide.numpy(force=True))
-        except (RuntimeError, TypeError) as error:  # sparse, nested, or without data
-            raise InputError(f"cannot read the tensor as an array: {error}") from error
-    if isinstance(value, np.ma.MaskedArray):
-        raise InputError(
-            "masked arrays are not supported: fill the masked labels with logits.filled(-np.inf)."
-        )
+    kind = type(value).__name__
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"expected an array of numbers: {error}") from error
+        if type(value) is not np.ndarray:
+            check_values(value)
+        if is_torch(value):
+            wide = value.float() if str(value.dtype) == "torch.bfloat16" else value
+            value = wide.numpy(force=True)
+        array = np.asarray(value, dtype)
+    except InputError:
+        raise
+    except Exception as error:  # tensors and objects of others raise many kinds
+        raise InputError(f"cannot read this {kind} as an array: {error}") from error
     if array.dtype == np.object_ and array.ndim == 0:
-        dense = " Sparse matrices have .toarray()." if hasattr(value, "toarray") else ""
-        raise InputError(f"expected an array of numbers, got a {type(value).__name__}.{dense}")
+        advice = "Sparse matrices have .toarray()." if hasattr(value, "toarray") else _ADVICE
+        raise InputError(f"expected an array, got a {kind}. {advice}")
     # Check the kind first, because NumPy computes the name of a dtype again each time.
     bfloat16 = array.dtype.kind in "Vf" and array.dtype.num > 255 and array.dtype.name == "bfloat16"
     return array.astype(np.float32) if bfloat16 else array
 
 
-def to_float(array: Array) -> FloatArray:
+def check_values(value: Any) -> None:
+    """Raise if this is a masked array, or a tensor that is nested, quantised or without values."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            "masked arrays are not supported: fill the masked labels with logits.filled(-np.inf)."
+        )
+    if is_torch(value) and (value.is_nested or value.is_quantized or value.is_meta):
+        raise InputError(
+            "nested tensors, quantised tensors and tensors on the device meta are not supported: "
+            "pass tensor.to_padded_tensor(0.0), tensor.dequantize() or a tensor with values."
+        )
+
+
+def to_float(array: Array, name: str = "logits") -> FloatArray:
     """Return `array` as floating point; float16, float32 and float64 are not changed."""
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         return array
-    if array.dtype.kind not in "fiu":
-        raise InputError(f"logits must be real numbers, got an array of dtype {array.dtype}.")
-    return array.astype(np.float64)
+    values = array.flat if array.dtype == np.object_ else array.flat[:1]
+    for value in values:
+        if isinstance(value, str | bytes):
+            raise InputError(
+                f"{name} must be numbers, got text: {value[:60]!r}. {_ADVICE} For texts, wrap the "
+                "model that reads them: nescio.wrap."
+            )
+        if isinstance(value, complex | np.complexfloating):
+            raise InputError(f"Complex data not supported: {name} must be real numbers.")
+        if isinstance(value, _NOT_REAL):
+            raise InputError(f"{name} must be real numbers, got a {type(value).__name__}.")
+    try:
+        return array.astype(np.float64)
+    except Exception as error:  # objects of others raise many kinds
+        raise InputError(f"{name} must be real numbers: {error}.") from error
+
+
+def checked_list(name: str, values: Any) -> list[Any]:
+    """Return a sequence as a list; raise if it is text, a set or a mapping."""
+    try:
+        if isinstance(values, str | bytes | set | frozenset | Mapping):
+            raise TypeError
+        return list(values)
+    except Exception as error:  # objects of others raise many kinds
+        raise InputError(
+            f"{name} must be a sequence, such as a list, got a {type(values).__name__}."
+        ) from error
+
+
+def checked_rows(rows: Any, n_rows: int) -> Any:
+    """Return a slice, a mask or indices as they can index arrays of `n_rows` rows, or raise."""
+    if isinstance(rows, slice):
+        steps = (rows.start, rows.stop, rows.step)
+        if rows.step != 0 and all(step is None or hasattr(step, "__index__") for step in steps):
+            return rows
+    else:
+        index = np.atleast_1d(to_numpy(rows))
+        index = index if index.size else index.astype(np.intp)
+        is_mask = index.dtype == np.bool_ and index.shape == (n_rows,)
+        are_indices = index.dtype.kind in "iu" and index.ndim == 1
+        if is_mask or (are_indices and ((index >= -n_rows) & (index < n_rows)).all()):
+            return index
+    raise InputError(
+        f"choose from {n_rows:,} samples by a slice, by indices or by a mask of {n_rows:,} "
+        f"booleans, got {reprlib.repr(rows)}."
+    )
 
 
 def check_matrix(array: Any, name: str = "logits") -> None:
@@ -175,7 +233,7 @@ def checked_scores(scores: Any, name: str = "scores") -> NDArray[np.float64]:
     >>> checked_scores([1, 2])
     array([1., 2.])
     """
-    values = to_numpy(scores).astype(np.float64, copy=False)
+    values = to_float(to_numpy(scores), name).astype(np.float64, copy=False)
     if values.ndim != 1 or not len(values):
         raise ShapeError(
             f"{name} must have shape (n_samples,) with at least one sample, got {values.shape}."
@@ -188,7 +246,11 @@ def checked_scores(scores: Any, name: str = "scores") -> NDArray[np.float64]:
 
 def check_multi_hot(labels: Array) -> None:
     """Raise unless every value is 0 or 1."""
-    if labels.dtype != np.bool_ and not np.isin(labels, (0, 1)).all():
+    try:
+        valid = labels.dtype.kind in "biufO" and np.isin(labels, (0, 1)).all()
+    except Exception:  # objects of others raise many kinds
+        valid = False
+    if not valid:
         raise InputError("labels must be multi-hot: every value must be 0 or 1.")
 
 

@@ -1,7 +1,7 @@
 """All errors and warnings of nescio.
 
     NescioError
-    ├── InputError (ValueError)         the data cannot be used
+    ├── InputError (ValueError)         the data cannot be used; also a TypeError
     │   ├── ShapeError                  wrong number of dimensions, labels or rows
     │   ├── ProbabilitiesError          probabilities or percentages in place of logits
     │   ├── NonFiniteError              NaN or infinite values
@@ -49,8 +49,8 @@ class NescioError(Exception):
     """Base class of all errors that nescio raises deliberately."""
 
 
-class InputError(NescioError, ValueError):
-    """The data cannot be used."""
+class InputError(NescioError, ValueError, TypeError):
+    """The data cannot be used: its values or, as scikit-learn tells apart, their types."""
 
 
 class ProbabilitiesError(InputError):

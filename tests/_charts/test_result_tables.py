@@ -18,10 +18,10 @@ class Table(Result):
     index_column = "id"
 
     def __init__(self, **columns):
-        self.given = columns
+        self.values = columns
 
     def columns(self):
-        return self.given
+        return self.values
 
 
 def make_table():
@@ -52,10 +52,10 @@ def test_a_polars_frame_has_the_ids_as_a_column():
 
 
 def test_a_dict_has_plain_values():
-    found = make_table().to_dict()
-    assert found["id"] == ["a", "b"]
-    assert type(found["score"][0]) is float
-    assert found["time"] == ["2026-01-01", None]
+    plain = make_table().to_dict()
+    assert plain["id"] == ["a", "b"]
+    assert type(plain["score"][0]) is float
+    assert plain["time"] == ["2026-01-01", None]
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -104,11 +104,11 @@ def frame(request):
     return pd.DataFrame(logits, columns=["cat", "dog", "cow"], index=indexes(pd)[request.param])
 
 
-def assert_joined(frame, found, expected):
+def assert_joined(frame, result, expected):
     """The rows of a result are beside those that they came from."""
-    both = frame.join(found.add_prefix("found "))
+    both = frame.join(result.add_prefix("result "))
     assert both.index.equals(frame.index)
-    np.testing.assert_array_equal(both[f"found {expected.name}"], expected)
+    np.testing.assert_array_equal(both[f"result {expected.name}"], expected)
 
 
 def test_results_keep_the_index_of_their_frame(frame):
@@ -137,15 +137,15 @@ def test_a_wrapped_model_keeps_the_index_of_a_frame_and_of_a_column(frame):
     rng = np.random.default_rng(1)
     x = pd.DataFrame(rng.normal(size=(60, 3)), columns=frame.columns)
     model = OneVsRestClassifier(LogisticRegression()).fit(x, x.to_numpy() > 0)
-    found = ns.wrap(model).calibrate(x)(frame).to_pandas()
+    predictions = ns.wrap(model).calibrate(x)(frame).to_pandas()
     energies = ns.scores.joint_energy(model.decision_function(frame))
-    assert_joined(frame, found, pd.Series(energies, name="score"))
+    assert_joined(frame, predictions, pd.Series(energies, name="score"))
     words = ["cat dog", "dog", "cow cat", "cow", "cat", "dog cow"]
     truth = np.array([["cat" in text, "dog" in text] for text in words]).astype(int)
     pipeline = make_pipeline(CountVectorizer(), OneVsRestClassifier(LogisticRegression()))
     column = pd.Series(words, index=frame.index)
-    found = ns.wrap(pipeline.fit(words, truth)).outputs(column).to_pandas()
-    assert found["text"].equals(column.rename("text"))
+    outputs = ns.wrap(pipeline.fit(words, truth)).outputs(column).to_pandas()
+    assert outputs["text"].equals(column.rename("text"))
 
 
 def test_other_ids_come_before_the_index():

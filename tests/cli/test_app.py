@@ -237,12 +237,12 @@ def test_a_warning_is_one_line_without_a_traceback(here, nescio):
     assert finished.stderr.startswith("warning: 1 of 6 labels have no sample")
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "1"), ("0", "0")])
-def test_commands_do_not_let_onnxruntime_send_events(given, expected, monkeypatch):
+@pytest.mark.parametrize(("setting", "expected"), [(None, "1"), ("0", "0")])
+def test_commands_do_not_let_onnxruntime_send_events(setting, expected, monkeypatch):
     from nescio.__main__ import run
 
-    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", given or "")
-    if given is None:
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", setting or "")
+    if setting is None:
         monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
     monkeypatch.setattr("sys.argv", ["nescio", "--version"])
     with pytest.raises(SystemExit):

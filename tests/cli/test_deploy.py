@@ -54,8 +54,8 @@ def test_a_network_of_nescios_own(checkpoint, tmp_path, succeeds):
     saved, images = checkpoint
     features = "penultimate"
     truth = np.random.default_rng(0).integers(0, 2, (200, 3))
-    given = ns.wrap(saved, features=features).outputs(images, labels=truth)
-    detector = ns.Mahalanobis().fit(given[:100]).calibrate(given[100:], tpr=0.9)
+    outputs = ns.wrap(saved, features=features).outputs(images, labels=truth)
+    detector = ns.Mahalanobis().fit(outputs[:100]).calibrate(outputs[100:], tpr=0.9)
     detector.save(tmp_path / "detector.nescio")
     path = tmp_path / "fused.onnx"
     arguments = [
@@ -66,8 +66,10 @@ def test_a_network_of_nescios_own(checkpoint, tmp_path, succeeds):
     assert "n_samples            12\n" in succeeds(*arguments, "--tolerance", "0.01")
     name = json.loads(metadata(path)["nescio.inputs"])[0]
     result = run(path, **{name: images.numpy()})
-    np.testing.assert_allclose(result["features"], given.features, atol=1e-4)
-    np.testing.assert_allclose(result["score"], detector.score_samples(given), rtol=0.01, atol=1e-3)
+    np.testing.assert_allclose(result["features"], outputs.features, atol=1e-4)
+    np.testing.assert_allclose(
+        result["score"], detector.score_samples(outputs), rtol=0.01, atol=1e-3
+    )
     assert json.loads(metadata(path)["nescio.preprocessing"])["size"] == 16
     assert json.loads(metadata(path)["nescio.label_names"]) == ["red", "green", "blue"]
 

@@ -53,8 +53,8 @@ def test_a_detector_with_parameters_is_added_to_all(here, nescio):
     files = ("--id", "test.npy", "--ood", "objects.npy", "--bootstrap", "0", "--json")
     added = ("-d", "all", "-d", "top_k_joint_energy(k=2)", "-d", "msp")
     rows = [json.loads(nescio("eval", *files, *more)[1])["results"] for more in ((), added)]
-    everything, result = ([row["detector"] for row in of] for of in rows)
-    assert sorted(result) == sorted([*everything, "top_k_joint_energy(k=2)"])
+    everything, with_added = ([row["detector"] for row in of] for of in rows)
+    assert sorted(with_added) == sorted([*everything, "top_k_joint_energy(k=2)"])
 
 
 def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, nescio, succeeds, fails):
@@ -160,17 +160,17 @@ def test_a_report_of_ones_own_outputs(succeeds, fails, small_run, tmp_path):
     sets = {"mine": first.id_outputs, "other": first.ood_outputs["noise"]}
     for name, outputs in sets.items():
         outputs.save(tmp_path / f"{name}.safetensors")
-    given = (
+    inputs = (
         *("--id", tmp_path / "mine.safetensors", "--ood", tmp_path / "other.safetensors"),
         *("--images", f"other={first.image_roots['noise']}"),
     )
     target = tmp_path / "report.html"
-    succeeds("report", *given, "-o", target, "--title", "Of my own")
+    succeeds("report", *inputs, "-o", target, "--title", "Of my own")
     page = target.read_text("utf-8")
     assert "<title>Of my own" in page
     assert "it learns from data: pass training outputs" in page
     assert "NAME must be one of mine, other" in fails(
-        *("report", *given, "--images", "third=.", "-o", target, "--force"),
+        *("report", *inputs, "--images", "third=.", "-o", target, "--force"),
     )
 
 
@@ -208,11 +208,11 @@ def test_the_texts_of_a_table_are_shown(nescio, succeeds, tmp_path):
         rows = [f"{name} text {index}," + ",".join(f"{x:.4f}" for x in rng.normal(shift, 3, 4))
                 for index in range(60)]  # fmt: skip
         (tmp_path / f"{name}.csv").write_text("\n".join(["review,a,b,c,d", *rows]))
-    given = ("report", "--id", tmp_path / "mine.csv", "--ood", tmp_path / "other.csv")
+    report = ("report", "--id", tmp_path / "mine.csv", "--ood", tmp_path / "other.csv")
     target = tmp_path / "report.html"
-    succeeds(*given, "--text-column", "review", "-o", target)
+    succeeds(*report, "--text-column", "review", "-o", target)
     assert '<p class="text" dir="auto">other text ' in target.read_text("utf-8")
-    code, _, err = nescio(*given, "--text-column", "reviews", "-o", target, "--force")
+    code, _, err = nescio(*report, "--text-column", "reviews", "-o", target, "--force")
     assert code != 0
     assert "reviews" in err
     code, _, err = nescio("report", tmp_path, "--text-column", "review", "-o", tmp_path / "r.html")

@@ -135,9 +135,9 @@ def test_a_detector_takes_its_labels_by_name(tables, nescio, succeeds, fails):
     nescio("score", "t.nescio", "far-x.parquet", "--with-labels", "-o", "scored.csv")
     scored = pandas.read_csv("scored.csv")
     assert list(scored)[4:7] == ["user_id", "taken", "text"]
-    others = ["user_id", "taken"]
+    copied = ["user_id", "taken"]
     turned_scored = pandas.read_csv("turned-scored.csv").drop(columns="lion")
-    assert turned_scored.equals(scored.drop(columns=others))
+    assert turned_scored.equals(scored.drop(columns=copied))
     ignore = ("--ignore", "user_id,t*", "-o", "less.csv")
     assert "ignored columns: user_id, taken, text\n" in nescio(*score[:2], "far-x.csv", *ignore)[1]
     assert list(pandas.read_csv("less.csv")) == ["id", "score", "p_value", "in_distribution"]

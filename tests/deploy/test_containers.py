@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -33,9 +32,9 @@ def tool(name):
 
 
 def run(*words):
-    found = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout + found.stderr
+    finished = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout + finished.stderr
 
 
 def dockerfile(name="Dockerfile"):
@@ -43,8 +42,8 @@ def dockerfile(name="Dockerfile"):
     spec = importlib.util.spec_from_file_location("dockerfile", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = module.instructions(DEPLOY / name)
-    return found, lambda name: module.last(found, name)
+    instructions = module.instructions(DEPLOY / name)
+    return instructions, lambda name: module.last(instructions, name)
 
 
 def documents(*names):
@@ -93,10 +92,10 @@ def test_commands_are_accepted_by_nescio_serve(where):
 def test_each_path_of_a_command_is_mounted():
     mounted = {
         "compose": [
-            *(one.split(":")[1] for one in COMPOSE["services"]["nescio"]["volumes"]),
+            *(volume.split(":")[1] for volume in COMPOSE["services"]["nescio"]["volumes"]),
             *(f"/run/secrets/{name}" for name in COMPOSE["services"]["nescio"]["secrets"]),
         ],
-        "kubernetes": ["/models", *(one["mountPath"] for one in CONTAINER["volumeMounts"])],
+        "kubernetes": ["/models", *(mount["mountPath"] for mount in CONTAINER["volumeMounts"])],
         "systemd": [
             "/etc/nescio",
             f"/var/lib/{unit()['StateDirectory']}",
@@ -107,7 +106,7 @@ def test_each_path_of_a_command_is_mounted():
         paths = [word.rpartition("=")[2] for word in commands()[where] if "/" in word]
         assert len(paths) == 4
         for path in paths:
-            assert any(path == one or path.startswith(f"{one}/") for one in folders), path
+            assert any(path == folder or path.startswith(f"{folder}/") for folder in folders), path
 
 
 def test_memory_is_enough_for_the_limits_of_the_service():
@@ -158,36 +157,44 @@ def test_what_the_image_copies_is_not_ignored():
     allowed = [line[1:] for line in lines if line.startswith("!")]
     copied = [
         source
-        for one in dockerfile()[0]
-        if (one.stage, one.name) == (0, "COPY")
-        for source in one.rest.split()[:-1]
+        for step in dockerfile()[0]
+        if (step.stage, step.name) == (0, "COPY")
+        for source in step.rest.split()[:-1]
     ]
     assert sorted(copied) == sorted(allowed)
     assert all((ROOT / name).exists() for name in copied)
     assert any(fnmatch("tests", line) for line in lines)
 
 
-def test_the_image_has_the_python_of_the_lock_file_and_no_torch():
-    found, _ = dockerfile()
-    [python] = [one.rest.partition("=")[2] for one in found if one.name == "ARG"]
-    head = (ROOT / "constraints.txt").read_text("utf-8").partition("\n")[0]
-    assert f"Python {python} " in head
-    [install] = [one.rest for one in found if one.name == "RUN" and one.rest.startswith("pip ")]
-    assert "--constraint constraints.txt" in install
-    [step] = [part.rest for part in found if part.name == "RUN" and "import " in part.rest]
-    assert step.startswith("env ORT_DISABLE_TELEMETRY=1 ")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    [extras] = re.findall(r"\.\[([\w,]+)\]", install)
-    needed = " ".join(
-        text for extra in extras.split(",") for text in project["optional-dependencies"][extra]
-    )
-    for name in ("onnxruntime", "starlette", "tokenizers"):
-        assert name in needed
-    assert "torch" not in needed
-    assert "nescio[" not in needed
-    # The service without a container has the same.
+def test_the_image_installs_only_files_with_hashes_of_the_locked_versions():
+    instructions, _ = dockerfile()
+    [base] = [step.rest.partition("=")[2] for step in instructions if step.name == "ARG"]
+    lock = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    assert f"Python {base.removeprefix('python:').removesuffix('-slim')} " in lock[0]
+    installs = [step.rest for step in instructions if step.name == "RUN" and "install" in step.rest]
+    packages, nescio = (rest for rest in installs if rest.startswith("pip "))
+    assert "--require-hashes --requirement requirements.txt" in packages
+    assert "--no-deps --no-build-isolation" in nescio
+    lines = (DEPLOY / "requirements.txt").read_text("utf-8").splitlines()[1:]
+    versions = [line.partition(" ")[0] for line in lines]
+    assert {*versions} <= {line.partition(" ")[0] for line in lock}
+    assert all(re.search(" --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+    names = {version.partition("==")[0] for version in versions}
+    assert names >= {"onnxruntime", "starlette", "tokenizers", "hatchling", "scikit-learn"}
+    assert "torch" not in names
+
+
+def test_the_service_without_a_container_has_the_extras_of_the_image():
     for file in (DEPLOY / "systemd" / "nescio.service", CONTAINERS):
-        assert f"'.[{extras}]'" in file.read_text("utf-8")
+        assert "'.[serve,onnx]'" in file.read_text("utf-8")
+
+
+def test_building_the_image_sends_no_statistics():
+    [imports] = [
+        step.rest for step in dockerfile()[0] if step.name == "RUN" and "import " in step.rest
+    ]
+    assert "onnxruntime" in imports
+    assert imports.startswith("env ORT_DISABLE_TELEMETRY=1 ")
 
 
 # --- schemas -------------------------------------------------------------------------------------
@@ -203,10 +210,10 @@ def test_manifests_have_the_schema_of_kubernetes(file):
 
 def test_the_kustomization_has_every_manifest():
     [kustomization] = documents("kubernetes/kustomization.yaml")
-    others = {file.name for file in KUBERNETES} - {"kustomization.yaml"}
-    assert set(kustomization["resources"]) == others
+    manifests = {file.name for file in KUBERNETES} - {"kustomization.yaml"}
+    assert set(kustomization["resources"]) == manifests
     built = run(tool("kubectl"), "kustomize", DEPLOY / "kubernetes")
-    assert len(list(yaml.safe_load_all(built))) == len(others)
+    assert len(list(yaml.safe_load_all(built))) == len(manifests)
     # The image of the page, which has the files that the pods serve.
     [image] = re.findall(r"image: (\S+)", built)
     assert f"docker push {image}\n" in CONTAINERS.read_text("utf-8")
@@ -235,8 +242,8 @@ def test_selectors_ports_and_volumes_belong_together():
     assert policy["spec"]["podSelector"]["matchLabels"] == labels
     assert policy["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": port["name"]}]
     assert policy["spec"]["egress"] == []
-    volumes = {one["name"] for one in POD["volumes"]}
-    assert volumes == {one["name"] for one in CONTAINER["volumeMounts"]}
+    volumes = {volume["name"] for volume in POD["volumes"]}
+    assert volumes == {mount["name"] for mount in CONTAINER["volumeMounts"]}
 
 
 def test_what_compose_mounts_exists():
@@ -263,9 +270,9 @@ def test_the_dashboard_finds_its_data_source():
     [folder] = documents("grafana/provisioning/dashboards/nescio.yaml")
     [source] = provisioned["datasources"]
     panels = dashboard["panels"]
-    used = {one["datasource"]["uid"] for panel in panels for one in (panel, *panel["targets"])}
+    used = {part["datasource"]["uid"] for panel in panels for part in (panel, *panel["targets"])}
     assert used == {source["uid"]}
-    targets = [one.split(":")[1] for one in COMPOSE["services"]["grafana"]["volumes"]]
+    targets = [volume.split(":")[1] for volume in COMPOSE["services"]["grafana"]["volumes"]]
     assert folder["providers"][0]["options"]["path"] in targets
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert all(panel["description"] for panel in panels)
@@ -284,10 +291,10 @@ def test_every_alert_is_tested():
     [rules], [tests] = documents("prometheus/alerts.yml"), documents("prometheus/alerts_test.yml")
     alerts = {rule["alert"] for rule in rules["groups"][0]["rules"] if "alert" in rule}
     fired = {
-        one["alertname"]
+        rule_test["alertname"]
         for test in tests["tests"]
-        for one in test.get("alert_rule_test", [])
-        if one["exp_alerts"]
+        for rule_test in test.get("alert_rule_test", [])
+        if rule_test["exp_alerts"]
     }
     assert fired == alerts
 

@@ -33,8 +33,8 @@ RUNTIME = ROOT / "build" / "onnxruntime-web"  # `make build/onnxruntime-web`
 def block(language, text):
     """The fenced block of the page that has this text."""
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    [found] = [block for block in blocks if text in block]
-    return found
+    [shown] = [block for block in blocks if text in block]
+    return shown
 
 
 # --- Triton and KServe ----------------------------------------------------------------------------
@@ -56,9 +56,9 @@ def test_tritons_configuration_has_the_tensors_of_an_exported_file(fused):
         for node in nodes
     ]
     tensor = r'^(input|output) {\n  name: "(\w+)"\n  data_type: TYPE_(\w+)\n.*\n(  reshape)?'
-    found = re.findall(tensor, block("proto", "onnxruntime"), re.MULTILINE)
+    tensors = re.findall(tensor, block("proto", "onnxruntime"), re.MULTILINE)
     # A tensor of Triton has at least one dimension besides the batch.
-    assert [(*names, bool(reshaped)) for *names, reshaped in found] == expected
+    assert [(*names, bool(reshaped)) for *names, reshaped in tensors] == expected
 
 
 def test_the_inference_service_serves_the_model_repository():
@@ -83,9 +83,9 @@ def test_the_inference_service_serves_the_model_repository():
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def post(url, body, process):
@@ -117,9 +117,9 @@ def stop(process):
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(30)
     process.kill()
-    for one in family:
+    for child in family:
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+            child.kill()
 
 
 @pytest.mark.slow
@@ -135,15 +135,15 @@ def test_bentoml_serves_the_file(fused, tmp_path, monkeypatch):
     with subprocess.Popen([sys.executable, *command.split()], cwd=tmp_path) as process:
         try:
             url = f"http://127.0.0.1:{port}/predict"
-            found = post(url, {"inputs": rows.tolist()}, process)
+            answer = post(url, {"inputs": rows.tolist()}, process)
         finally:
             stop(process)
     expected = fused.wrapped(rows)
-    assert [tuple(names) for names in found["predicted"]] == expected.label_lists()
-    np.testing.assert_allclose(found["probs"], expected.probs, atol=1e-5)
-    np.testing.assert_allclose(found["score"], expected.assessment.scores, rtol=1e-5)
-    np.testing.assert_allclose(found["p_value"], expected.assessment.p_values, atol=0.01)
-    assert found["in_distribution"] == expected.in_distribution.tolist()
+    assert [tuple(names) for names in answer["predicted"]] == expected.label_lists()
+    np.testing.assert_allclose(answer["probs"], expected.probs, atol=1e-5)
+    np.testing.assert_allclose(answer["score"], expected.assessment.scores, rtol=1e-5)
+    np.testing.assert_allclose(answer["p_value"], expected.assessment.p_values, atol=0.01)
+    assert answer["in_distribution"] == expected.in_distribution.tolist()
 
 
 # --- the browser ----------------------------------------------------------------------------------
@@ -208,24 +208,24 @@ def test_the_page_names_the_files_that_are_tested():
     assert files.split()[0] in (ROOT / "deploy" / "browser" / "model.js").read_text("utf-8")
 
 
-def found_on(browser):
+def answer_of(browser):
     browser.until("document.getElementById('result').dataset.found")
-    found = json.loads(browser.run("document.getElementById('result').dataset.found"))
+    answer = json.loads(browser.run("document.getElementById('result').dataset.found"))
     browser.run("delete document.getElementById('result').dataset.found")
-    return found
+    return answer
 
 
-def agrees(found, prediction) -> bool:
+def agrees(answer, prediction) -> bool:
     """Whether the browser says what Python says, but for rounding; gives the verdict."""
     [row] = list(prediction)
-    np.testing.assert_allclose(found["probs"], row.probs, atol=1e-4)
-    np.testing.assert_allclose(found["score"], row.verdict.score, rtol=1e-4)
-    np.testing.assert_allclose(found["pValue"], row.verdict.p_value, atol=0.01)
-    assert found["inside"] == row.verdict.in_distribution
-    return found["inside"]
+    np.testing.assert_allclose(answer["probs"], row.probs, atol=1e-4)
+    np.testing.assert_allclose(answer["score"], row.verdict.score, rtol=1e-4)
+    np.testing.assert_allclose(answer["pValue"], row.verdict.p_value, atol=0.01)
+    assert answer["inside"] == row.verdict.in_distribution
+    return answer["inside"]
 
 
-def test_numbers(site, browser, fused):
+def test_the_page_judges_numbers(site, browser, fused):
     address, _ = site
     browser.open(f"{address}?model=numbers.onnx")
     browser.until("document.body.dataset.ready")
@@ -236,7 +236,7 @@ def test_numbers(site, browser, fused):
     for row in rows:
         text = json.dumps(row.tolist())
         browser.run(f"document.getElementById('numbers').value = {text!r}; {send}")
-        seen.append(agrees(found_on(browser), fused.wrapped(row[None])))
+        seen.append(agrees(answer_of(browser), fused.wrapped(row[None])))
     assert seen == [True, False]
     assert browser.run("document.querySelector('.word').textContent") == "✗ OUT: do not trust"
     assert browser.run("document.querySelectorAll('.bars li').length") == 6
@@ -250,7 +250,7 @@ def test_numbers(site, browser, fused):
     }
 
 
-def test_images(site, browser):
+def test_the_page_judges_images(site, browser):
     address, folder = site
     torch.manual_seed(0)
     model = torch.nn.Sequential(
@@ -285,7 +285,7 @@ def test_images(site, browser):
             }}); 0"""
         )
         expected = wrapped(preprocessing.pixels(picture)[None])
-        seen.add(agrees(found_on(browser), expected))
+        seen.add(agrees(answer_of(browser), expected))
         assert browser.run("document.querySelector('.which').textContent") == f"{name}.png"
     assert seen == {True, False}
     assert "<b>hen</b>" in browser.run("document.querySelector('.bars').innerText")

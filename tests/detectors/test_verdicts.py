@@ -51,6 +51,9 @@ def test_kept_columns_go_from_the_outputs_to_the_saved_table(rng, tmp_path):
     whole = ns.Outputs.concat([data[:10], data[10:]])
     assert whole.kept["n"].tolist() == list(range(30))
     joined = ns.Assessment.concat([result[:10], result[10:]])
+    for rows in (30, [30], np.ones(3, bool), [[0]], 1.5):
+        with pytest.raises(InputError, match="choose from 30 samples"):
+            result[rows]
     assert joined.kept["text"].tolist() == texts.tolist()
     joined.save(tmp_path / "x.csv")
     assert (tmp_path / "x.csv").read_text().splitlines()[3].endswith(",text 2,2")

@@ -42,11 +42,11 @@ def rows_to_judge():
 def outputs_to_judge(dtype="f4"):
     """The rows to judge with features, some of which cannot be used either."""
     rows = rows_to_judge().astype(dtype)
-    given = whole_outputs(len(rows), seed=6, dtype=dtype)
-    features = 2 * given.features
+    whole = whole_outputs(len(rows), seed=6, dtype=dtype)
+    features = 2 * whole.features
     features[:3, 0] = np.nan, np.inf, -np.inf
     features[3], features[4] = 0.0, -1.0
-    return ns.Outputs(rows, features, head=given.head)
+    return ns.Outputs(rows, features, head=whole.head)
 
 
 def same(assessment, outputs):
@@ -63,13 +63,13 @@ def test_every_detector_is_exported_or_says_why_not():
 @pytest.mark.parametrize("name", TRACEABLE)
 def test_the_head_gives_what_the_detector_gives(name, groups):
     detector = calibrated(name, groups)
-    given = outputs_to_judge()
-    head = DetectorHead(detector, head=given.head)
-    outputs = head(torch.from_numpy(given.logits), torch.from_numpy(given.features))
-    found = {field: tensor.numpy() for field, tensor in outputs._asdict().items()}
-    check_parity(found, given, detector, tolerance=1e-5)
+    judged = outputs_to_judge()
+    head = DetectorHead(detector, head=judged.head)
+    outputs = head(torch.from_numpy(judged.logits), torch.from_numpy(judged.features))
+    tensors = {field: tensor.numpy() for field, tensor in outputs._asdict().items()}
+    check_parity(tensors, judged, detector, tolerance=1e-5)
     if name in SAME_TO_THE_LAST_BIT:
-        same(detector.assess(given), outputs)
+        same(detector.assess(judged), outputs)
 
 
 @pytest.mark.parametrize("groups", [None, "label_count"])
@@ -82,8 +82,8 @@ def test_the_head_of_a_combination(rule, groups):
     detector.calibrate(logits, groups=groups)
     rows = np.concatenate([rows_to_judge(), logits[50:]])
     outputs = DetectorHead(detector)(torch.from_numpy(rows))
-    found = {field: tensor.numpy() for field, tensor in outputs._asdict().items()}
-    check_parity(found, ns.Outputs(rows), detector, tolerance=1e-6)
+    tensors = {field: tensor.numpy() for field, tensor in outputs._asdict().items()}
+    check_parity(tensors, ns.Outputs(rows), detector, tolerance=1e-6)
 
 
 def test_a_combination_that_cannot_be_exported_says_why():
@@ -110,8 +110,8 @@ def test_a_large_bank_is_refused(kind, monkeypatch):
 def test_relative_mahalanobis_that_learned_without_labels():
     detector, outputs = of_features(ns.RelativeMahalanobis())
     detector.fit(outputs.features[:200]).calibrate(outputs.features[200:])
-    found = DetectorHead(detector).judge(None, torch.from_numpy(outputs.features))[0]
-    np.testing.assert_allclose(found, detector.score_samples(outputs.features), rtol=1e-6)
+    scores = DetectorHead(detector).judge(None, torch.from_numpy(outputs.features))[0]
+    np.testing.assert_allclose(scores, detector.score_samples(outputs.features), rtol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")
@@ -123,9 +123,9 @@ def test_ties_have_the_same_verdict_in_torch_and_in_any_precision(name):
     detector = ns.detectors.DETECTORS[name]().calibrate(held_out)
     expected = detector.assess(new)
     for dtype in (torch.float32, torch.float64):
-        found = DetectorHead(detector)(torch.from_numpy(new).to(dtype))
-        np.testing.assert_array_equal(found.p_value, expected.p_values)
-        np.testing.assert_array_equal(found.in_distribution, expected.in_distribution)
+        verdicts = DetectorHead(detector)(torch.from_numpy(new).to(dtype))
+        np.testing.assert_array_equal(verdicts.p_value, expected.p_values)
+        np.testing.assert_array_equal(verdicts.in_distribution, expected.in_distribution)
 
 
 def test_tau_and_calibration_scores_keep_their_last_digits():
@@ -167,9 +167,11 @@ def test_all_tensors_move_to_another_device_with_the_head(name):
     head = DetectorHead(detector, head=outputs_to_judge().head).to("meta")
     kept = [value for part in head.modules() for value in vars(part).values()]
     lists = [value for value in kept if isinstance(value, list | tuple)]
-    tensors = [one for value in [kept, *lists] for one in value if isinstance(one, torch.Tensor)]
+    tensors = [
+        tensor for value in [kept, *lists] for tensor in value if isinstance(tensor, torch.Tensor)
+    ]
     assert tensors == []
-    assert all(one.is_meta for one in head.buffers())
+    assert all(tensor.is_meta for tensor in head.buffers())
 
 
 @pytest.mark.parametrize(
@@ -188,11 +190,11 @@ def test_a_head_after_the_module_of_a_wrapped_model(detector):
     head = DetectorHead(wrapped.detector, head=wanted.outputs.head)
     with torch.no_grad():
         logits, *layers = wrapped.runner.module()(torch.from_numpy(inputs))
-        known = dict(zip(wrapped.runner.array_names, layers, strict=True))
-        found = head(logits, *(known.get(name, layers[0]) for name in head.layers))
-    np.testing.assert_allclose(found.probs, wanted.probs, rtol=1e-5)
-    np.testing.assert_allclose(found.score, wanted.assessment.scores, rtol=1e-4)
-    assert (found.in_distribution.numpy() == wanted.in_distribution).all()
+        by_layer = dict(zip(wrapped.runner.array_names, layers, strict=True))
+        verdicts = head(logits, *(by_layer.get(name, layers[0]) for name in head.layers))
+    np.testing.assert_allclose(verdicts.probs, wanted.probs, rtol=1e-5)
+    np.testing.assert_allclose(verdicts.score, wanted.assessment.scores, rtol=1e-4)
+    assert (verdicts.in_distribution.numpy() == wanted.in_distribution).all()
 
 
 def test_gradients_flow_through_the_score():

@@ -35,11 +35,13 @@ FEATURE_DETECTORS = {
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
 
 
-def close(found, wanted, calibration, tolerance=1e-5, least=0.0):
+def close(onnx_outputs, wanted, calibration, tolerance=1e-5, least=0.0):
     """Scores to a tolerance, relative to `least` or more; p-values and verdicts but at a tie."""
     with np.errstate(invalid="ignore"):
-        off = np.abs(found["score"] - wanted.scores) / np.maximum(np.abs(wanted.scores), least)
-    same = found["score"] == wanted.scores
+        off = np.abs(onnx_outputs["score"] - wanted.scores) / np.maximum(
+            np.abs(wanted.scores), least
+        )
+    same = onnx_outputs["score"] == wanted.scores
     assert np.all(same | (off < tolerance))
     slack = np.where(
         np.isfinite(wanted.scores), tolerance * np.maximum(np.abs(wanted.scores), least), 0
@@ -47,9 +49,11 @@ def close(found, wanted, calibration, tolerance=1e-5, least=0.0):
     low, high = (
         calibration.p_values(wanted.scores + sign * slack, wanted.groups) for sign in (-1, 1)
     )
-    assert ((found["p_value"] >= low - 1e-12) & (found["p_value"] <= high + 1e-12)).all()
+    assert (
+        (onnx_outputs["p_value"] >= low - 1e-12) & (onnx_outputs["p_value"] <= high + 1e-12)
+    ).all()
     near = np.abs(wanted.scores - calibration.threshold_of(wanted.groups)) <= slack
-    assert (near | (found["in_distribution"] == wanted.in_distribution)).all()
+    assert (near | (onnx_outputs["in_distribution"] == wanted.in_distribution)).all()
     assert near.mean() < 0.05
 
 
@@ -72,7 +76,9 @@ class _AllScores(torch.nn.Module):
 
     def __init__(self, detectors, head):
         super().__init__()
-        self.heads = torch.nn.ModuleList(DetectorHead(one, head=head) for one in detectors)
+        self.heads = torch.nn.ModuleList(
+            DetectorHead(detector, head=head) for detector in detectors
+        )
         for head in self.heads:
             head.verdict = _NoVerdict()
 
@@ -85,12 +91,12 @@ def scored(request):
     """For each detector, the scores that onnxruntime gives, and those that Python gives."""
     detectors = {name: calibrated(name) for name in TRACEABLE}
     for name, detector in FEATURE_DETECTORS.items():
-        detectors[name], given = of_features(detector)
+        detectors[name], train = of_features(detector)
     combined = ns.Combined(["mahalanobis", "max_logit"], [2, 1], "cauchy")
     detectors["combined"], _ = of_features(combined)
     outputs = outputs_to_judge(request.param)
     # Two rows for the distances: one far away, and one of the training data.
-    outputs.features[5], outputs.features[6] = 1e4, given.features[0]
+    outputs.features[5], outputs.features[6] = 1e4, train.features[0]
     feed = {"logits": outputs.logits, "features": outputs.features}
     graph = traced(
         _AllScores(detectors.values(), outputs.head).eval(),
@@ -102,26 +108,26 @@ def scored(request):
         exact=True,
     )
     assert is_exact(graph)
-    found = run_graph(session_of(to_bytes(graph, {})), feed, None)
-    return {name: (found[name], detectors[name].assess(outputs).scores) for name in detectors}
+    onnx_scores = run_graph(session_of(to_bytes(graph, {})), feed, None)
+    return {name: (onnx_scores[name], detectors[name].assess(outputs).scores) for name in detectors}
 
 
 @pytest.mark.parametrize("name", [*TRACEABLE, *FEATURE_DETECTORS])
 def test_the_scores_of_every_detector(name, scored):
-    found, wanted = scored[name]
+    onnx_scores, wanted = scored[name]
     # Relative, so that scores of inputs far away, as small as 1e-13, count too.
     # Those of distances may be small differences of large numbers.
     atol = 1e-5 if name in FEATURE_DETECTORS else 0
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=atol)
+    np.testing.assert_allclose(onnx_scores, wanted, rtol=1e-5, atol=atol)
     if name in FEATURE_DETECTORS or "penultimate" in ns.DETECTORS[name]().scores_from:
-        assert (found[:3] == -np.inf).all()
+        assert (onnx_scores[:3] == -np.inf).all()
 
 
 def test_the_scores_of_a_combination(scored):
-    found, wanted = scored["combined"]
+    onnx_scores, wanted = scored["combined"]
     # A p-value may be steep between two reference scores that are close to each other.
-    np.testing.assert_allclose(found, wanted, rtol=1e-3)
-    assert (found[:3] == -np.inf).all()
+    np.testing.assert_allclose(onnx_scores, wanted, rtol=1e-3)
+    assert (onnx_scores[:3] == -np.inf).all()
 
 
 def test_probabilities_in_float64():
@@ -131,10 +137,10 @@ def test_probabilities_in_float64():
     head = DetectorHead(detector, from_probs=True)
     graph = detector_graph(head, {"logits": torch.from_numpy(probs)})
     assert is_exact(graph)
-    found = run_graph(session_of(to_bytes(graph, {})), {"given_logits": probs}, None)
+    onnx_outputs = run_graph(session_of(to_bytes(graph, {})), {"given_logits": probs}, None)
     logits = ns.scores.logits_from_probs(probs)
-    np.testing.assert_allclose(found["logits"], logits, rtol=1e-12)
-    np.testing.assert_allclose(found["score"], detector.score_samples(logits), rtol=1e-12)
+    np.testing.assert_allclose(onnx_outputs["logits"], logits, rtol=1e-12)
+    np.testing.assert_allclose(onnx_outputs["score"], detector.score_samples(logits), rtol=1e-12)
 
 
 def test_a_detector_of_logits_alone(tmp_path):
@@ -146,14 +152,14 @@ def test_a_detector_of_logits_alone(tmp_path):
     assert exported.inputs == {"logits": ("batch", N_LABELS)}
     assert exported.outputs == ("probs", "score", "p_value", "in_distribution")
     rows = rows_to_judge()
-    found = run(path, logits=rows)
-    close(found, detector.assess(rows), detector.calibration_)
-    np.testing.assert_allclose(found["probs"], ns.scores.label_prob(rows), rtol=1e-5)
+    onnx_outputs = run(path, logits=rows)
+    close(onnx_outputs, detector.assess(rows), detector.calibration_)
+    np.testing.assert_allclose(onnx_outputs["probs"], ns.scores.label_prob(rows), rtol=1e-5)
     assert threshold_of(path) == detector.calibration_.threshold_values
     assert metadata(path)["nescio.detector"] == "top_k_joint_energy"
-    one = run(path, logits=rows[:1])
-    assert one["score"].shape == (1,)
-    assert one["score"][0] == pytest.approx(found["score"][0], rel=1e-6)
+    single = run(path, logits=rows[:1])
+    assert single["score"].shape == (1,)
+    assert single["score"][0] == pytest.approx(onnx_outputs["score"][0], rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", [ns.Mahalanobis("sum"), ns.Combined()], ids=["sum", "combined"])
@@ -163,8 +169,8 @@ def test_a_detector_of_features_and_label_count_alone(kind, tmp_path):
     exported = ns.export_onnx(None, path, detector=detector, samples=outputs[:50])
     assert exported.outputs == ("probs", "score", "p_value", "in_distribution")
     assert list(exported.inputs) == ["logits", "features"]
-    found = run(path, logits=outputs.logits, features=outputs.features)
-    close(found, detector.assess(outputs), detector.calibration_, tolerance=1e-4, least=1.0)
+    onnx_outputs = run(path, logits=outputs.logits, features=outputs.features)
+    close(onnx_outputs, detector.assess(outputs), detector.calibration_, tolerance=1e-4, least=1.0)
     assert metadata(path)["nescio.detector"] == detector.name
 
 
@@ -174,8 +180,8 @@ def test_a_detector_of_the_input_of_the_head_alone(tmp_path):
     path = tmp_path / "alone.onnx"
     exported = ns.export_onnx(None, path, detector=detector, samples=outputs)
     assert exported.inputs == {"penultimate": ("batch", 9)}
-    found = run(path, penultimate=outputs.features)
-    close(found, detector.assess(outputs), detector.calibration_)
+    onnx_outputs = run(path, penultimate=outputs.features)
+    close(onnx_outputs, detector.assess(outputs), detector.calibration_)
     with pytest.raises(MissingInputError, match="react reads the classifier's last layer"):
         ns.export_onnx(None, tmp_path / "no.onnx", detector=detector)
 
@@ -187,12 +193,12 @@ def test_rows_that_python_refuses_are_out(tmp_path):
     ns.export_onnx(None, path, detector=detector)
     rows = some_logits(4, seed=8)
     rows[0, 0], rows[1, 0], rows[2, 0] = np.nan, np.inf, -np.inf
-    found = run(path, logits=rows)
-    assert (found["score"][:2] == -np.inf).all()
-    assert found["p_value"][:2] == pytest.approx(1 / 401)
-    assert not found["in_distribution"][:2].any()
+    onnx_outputs = run(path, logits=rows)
+    assert (onnx_outputs["score"][:2] == -np.inf).all()
+    assert onnx_outputs["p_value"][:2] == pytest.approx(1 / 401)
+    assert not onnx_outputs["in_distribution"][:2].any()
     # -inf marks a masked label, which this detector takes.
-    assert found["score"][2] == rows[2, 1:].max()
+    assert onnx_outputs["score"][2] == rows[2, 1:].max()
     # A maximum is not rounded: what is at tau is in, whatever runs the graph.
     tau = np.full((1, N_LABELS), detector.offset_, np.float32)
     at_tau, below = (np.nextafter(tau, np.float32(side)) for side in (np.inf, -np.inf))

@@ -35,12 +35,12 @@ OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 
 def test_a_fused_file_gives_what_python_gives(fused):
     inputs = some_inputs(77, seed=6)
-    found, wanted = run(fused.path, input=inputs), fused.wrapped(inputs)
-    np.testing.assert_allclose(found["logits"], wanted.outputs.logits, atol=1e-5)
-    np.testing.assert_allclose(found["probs"], wanted.probs, atol=1e-6)
-    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-5)
-    assert (found["in_distribution"] == wanted.in_distribution).all()
-    assert 0 < np.count_nonzero(~found["in_distribution"]) < 77
+    onnx_outputs, wanted = run(fused.path, input=inputs), fused.wrapped(inputs)
+    np.testing.assert_allclose(onnx_outputs["logits"], wanted.outputs.logits, atol=1e-5)
+    np.testing.assert_allclose(onnx_outputs["probs"], wanted.probs, atol=1e-6)
+    np.testing.assert_allclose(onnx_outputs["score"], wanted.assessment.scores, rtol=1e-5)
+    assert (onnx_outputs["in_distribution"] == wanted.in_distribution).all()
+    assert 0 < np.count_nonzero(~onnx_outputs["in_distribution"]) < 77
 
 
 def test_what_is_said_of_it(fused):
@@ -132,9 +132,11 @@ def test_features_come_along_if_the_detector_reads_them(tmp_path):
     wrapped = wrapped.calibrate(inputs[200:])
     exported = ns.export_onnx(wrapped, path, samples=torch.from_numpy(inputs[:30]))
     assert exported.outputs == (*OUTPUTS, "features")
-    found, wanted = run(path, input=inputs), wrapped(inputs)
-    np.testing.assert_allclose(found["features"], outputs.features, atol=1e-5)
-    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4, atol=1e-6)
+    onnx_outputs, wanted = run(path, input=inputs), wrapped(inputs)
+    np.testing.assert_allclose(onnx_outputs["features"], outputs.features, atol=1e-5)
+    np.testing.assert_allclose(
+        onnx_outputs["score"], wanted.assessment.scores, rtol=1e-4, atol=1e-6
+    )
     # So that the file can be wrapped as a model, with this detector or another.
     again = ns.wrap(path, features="features", detector=wrapped.detector)(inputs).assessment
     np.testing.assert_allclose(again.scores, wanted.assessment.scores, rtol=1e-4, atol=1e-6)
@@ -153,8 +155,8 @@ def test_a_detector_that_reads_features_and_the_last_layer(tmp_path):
     wrapped = wrapped.fit(inputs[:200]).calibrate(inputs[200:], tpr=0.9)
     exported = ns.export_onnx(wrapped, path, samples=inputs[:30])
     assert exported.outputs == (*OUTPUTS, "features")
-    found, wanted = run(path, input=inputs), wrapped(inputs)
-    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
+    onnx_outputs, wanted = run(path, input=inputs), wrapped(inputs)
+    np.testing.assert_allclose(onnx_outputs["score"], wanted.assessment.scores, rtol=1e-4)
     # Features of another layer: there is no last layer to read.
     other = ns.wrap(a_network(), features="0", detector=wrapped.detector)
     with pytest.raises(MissingInputError, match="my_react reads the classifier's last layer"):
@@ -178,8 +180,8 @@ def test_torchvision(tmp_path):
     assert exported.inputs == {"x": ("batch", 3, 32, 32)}
     stored = json.loads(metadata(path)["nescio.preprocessing"])
     assert Preprocessing.from_dict(stored) == preprocessing
-    found, wanted = run(path, x=images.numpy()), wrapped(images)
-    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
+    onnx_outputs, wanted = run(path, x=images.numpy()), wrapped(images)
+    np.testing.assert_allclose(onnx_outputs["score"], wanted.assessment.scores, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -189,7 +191,7 @@ def test_transformers_take_texts_of_any_length(tmp_path):
     config = transformers.BertConfig(
         vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=16, max_position_embeddings=40, problem_type="multi_label_classification",
-        id2label=dict(enumerate("abc")), label2id={name: at for at, name in enumerate("abc")},
+        id2label=dict(enumerate("abc")), label2id={name: index for index, name in enumerate("abc")},
     )  # fmt: skip
     bert = transformers.BertForSequenceClassification(config)
     draw = np.random.default_rng(0)
@@ -203,8 +205,8 @@ def test_transformers_take_texts_of_any_length(tmp_path):
     # The file has the tokenizer, with its maximum length.
     again = ns.wrap(path, detector=wrapped.detector)
     assert again.runner.tokenizer.json() == wrapped.runner.tokenizer.json()
-    found, wanted = again(texts), wrapped(texts)
-    np.testing.assert_allclose(found.outputs.logits, wanted.outputs.logits, atol=1e-5)
+    reloaded, wanted = again(texts), wrapped(texts)
+    np.testing.assert_allclose(reloaded.outputs.logits, wanted.outputs.logits, atol=1e-5)
     assert set(exported.inputs.values()) == {("batch", "length")}
     assert json.loads(metadata(path)["nescio.label_names"]) == ["a", "b", "c"]
     for n, length in ((1, 2), (3, 29)):
@@ -214,9 +216,9 @@ def test_transformers_take_texts_of_any_length(tmp_path):
             "attention_mask": np.ones_like(ids),
             "token_type_ids": np.zeros_like(ids),
         }
-        found, wanted = run(path, **feed), wrapped(feed)
-        np.testing.assert_allclose(found["logits"], wanted.outputs.logits, atol=1e-5)
-        np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-5)
+        onnx_outputs, wanted = run(path, **feed), wrapped(feed)
+        np.testing.assert_allclose(onnx_outputs["logits"], wanted.outputs.logits, atol=1e-5)
+        np.testing.assert_allclose(onnx_outputs["score"], wanted.assessment.scores, rtol=1e-5)
 
 
 def test_a_torch_model_that_gives_probabilities(tmp_path):
@@ -226,11 +228,11 @@ def test_a_torch_model_that_gives_probabilities(tmp_path):
     path = tmp_path / "fused.onnx"
     ns.export_onnx(wrapped, path, samples=some_inputs(30) * 30)
     inputs = some_inputs(30, seed=5) * 30
-    found, wanted = run(path, input=inputs), wrapped(inputs)
+    onnx_outputs, wanted = run(path, input=inputs), wrapped(inputs)
     assert wanted.outputs.logits.min() < -18
-    np.testing.assert_allclose(found["probs"], wanted.probs, rtol=1e-4)
+    np.testing.assert_allclose(onnx_outputs["probs"], wanted.probs, rtol=1e-4)
     low = wanted.outputs.logits < 0
-    np.testing.assert_allclose(found["logits"][low], wanted.outputs.logits[low], rtol=1e-4)
+    np.testing.assert_allclose(onnx_outputs["logits"][low], wanted.outputs.logits[low], rtol=1e-4)
 
 
 class _Counting(nn.Module):
@@ -262,11 +264,11 @@ def test_what_is_off_is_refused(name):
     detector = ns.JointEnergy().calibrate(some_logits())
     rows = some_logits(20, seed=2)
     outputs = DetectorHead(detector)(torch.from_numpy(rows))
-    found = {field: tensor.numpy() for field, tensor in outputs._asdict().items()}
-    check_parity(found, ns.Outputs(rows), detector, tolerance=1e-4)
-    off = ~found[name] if name == "in_distribution" else found[name] + 0.01
+    tensors = {field: tensor.numpy() for field, tensor in outputs._asdict().items()}
+    check_parity(tensors, ns.Outputs(rows), detector, tolerance=1e-4)
+    off = ~tensors[name] if name == "in_distribution" else tensors[name] + 0.01
     with pytest.raises(ExportError, match=f"{name} of sample"):
-        check_parity({**found, name: off}, ns.Outputs(rows), detector, tolerance=1e-4)
+        check_parity({**tensors, name: off}, ns.Outputs(rows), detector, tolerance=1e-4)
 
 
 def test_what_torch_cannot_trace(tmp_path):

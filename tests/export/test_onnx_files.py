@@ -12,11 +12,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
 
 
 def agrees(path, wrapped, inputs, name):
-    found, wanted = run(path, **{name: inputs}), wrapped(inputs)
-    np.testing.assert_allclose(found["logits"], wanted.outputs.logits, atol=1e-4)
-    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
-    assert (found["in_distribution"] == wanted.in_distribution).mean() > 0.98
-    return found
+    onnx_outputs, wanted = run(path, **{name: inputs}), wrapped(inputs)
+    np.testing.assert_allclose(onnx_outputs["logits"], wanted.outputs.logits, atol=1e-4)
+    np.testing.assert_allclose(onnx_outputs["score"], wanted.assessment.scores, rtol=1e-4)
+    assert (onnx_outputs["in_distribution"] == wanted.in_distribution).mean() > 0.98
+    return onnx_outputs
 
 
 def test_names_that_clash_and_a_fixed_batch(tmp_path):
@@ -62,8 +62,8 @@ def test_feature_maps_are_averaged_and_a_newer_opset_stays(tmp_path):
     path = tmp_path / "fused.onnx"
     exported = ns.export_onnx(wrapped, path, samples=inputs[:20])
     assert exported.opset == 20
-    found = agrees(path, wrapped, inputs, "x")
-    np.testing.assert_allclose(found["features"], outputs.features, atol=1e-5)
+    onnx_outputs = agrees(path, wrapped, inputs, "x")
+    np.testing.assert_allclose(onnx_outputs["features"], outputs.features, atol=1e-5)
 
 
 def test_a_combination_that_reads_two_layers(tmp_path):
@@ -75,8 +75,8 @@ def test_a_combination_that_reads_two_layers(tmp_path):
     path = tmp_path / "fused.onnx"
     exported = ns.export_onnx(wrapped, path, samples=inputs[:20])
     assert exported.outputs[5:] == ("maps", "input")
-    found = agrees(path, wrapped, inputs, "x")
-    np.testing.assert_allclose(found["maps"], wrapped.outputs(inputs).get("maps"), atol=1e-5)
+    onnx_outputs = agrees(path, wrapped, inputs, "x")
+    np.testing.assert_allclose(onnx_outputs["maps"], wrapped.outputs(inputs).get("maps"), atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", ["probs", "input"])
@@ -87,8 +87,10 @@ def test_a_layer_that_is_not_an_output_of_the_file(layer, tmp_path):
     wrapped = wrapped.fit(inputs[:150], some_logits(150) > 0).calibrate(inputs[150:], tpr=0.9)
     path = tmp_path / "fused.onnx"
     ns.export_onnx(wrapped, path, samples=inputs[:20])
-    found = agrees(path, wrapped, inputs, "x")
-    np.testing.assert_allclose(found["features"], wrapped.outputs(inputs).features, atol=1e-5)
+    onnx_outputs = agrees(path, wrapped, inputs, "x")
+    np.testing.assert_allclose(
+        onnx_outputs["features"], wrapped.outputs(inputs).features, atol=1e-5
+    )
 
 
 def test_a_fused_file_gets_another_detector(fused, tmp_path):

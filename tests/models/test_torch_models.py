@@ -44,10 +44,10 @@ def own_logits(model, *inputs, **named):
     modes = {part: part.training for part in model.modules()}
     model.eval()
     with torch.no_grad():
-        given = model(*inputs, **named)
+        output = model(*inputs, **named)
     for part, mode in modes.items():
         part.training = mode
-    return getattr(given, "logits", given).numpy()
+    return getattr(output, "logits", output).numpy()
 
 
 def state(model):
@@ -182,8 +182,8 @@ def test_several_inputs_by_position_or_by_name():
     wrapped = ns.wrap(Two())
     np.testing.assert_array_equal(wrapped.outputs((left, right), batch_size=2).logits, left + right)
     named = {"right": right, "left": left, "double": True}
-    found = wrapped.outputs(named, batch_size=2).logits
-    np.testing.assert_array_equal(found, 2 * (left + right))
+    logits = wrapped.outputs(named, batch_size=2).logits
+    np.testing.assert_array_equal(logits, 2 * (left + right))
     pairs = wrapped.outputs([((left, right), torch.ones(5, 3))])
     np.testing.assert_array_equal(pairs.logits, left + right)
 

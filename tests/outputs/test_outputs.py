@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,8 +27,24 @@ def test_rows_can_be_chosen(outputs):
     assert len(outputs[outputs.logits[:, 0] > 99]) == 0
     assert outputs[2].ids.tolist() == [""]
     assert [sample.ids[0] for sample in outputs] == outputs.ids.tolist()
-    for rows in ([0, 500], 5, np.ones(3, bool), 1.5):
-        with pytest.raises(InputError, match="there are 5 samples: "):
+    assert outputs[::-1].ids.tolist() == outputs.ids.tolist()[::-1]
+    wrong = (
+        [0, 500],
+        5,
+        -6,
+        [2**70],
+        [[0]],
+        np.ones(3, bool),
+        1.5,
+        True,
+        slice("a"),
+        slice(0, 5, 0),
+    )
+    for rows in wrong:
+        with pytest.raises(InputError, match="choose from 5 samples by "):
+            outputs[rows]
+    for rows in (None, {1}, {}, object()):
+        with pytest.raises(InputError, match="expected an array, got a "):
             outputs[rows]
     assert repr(outputs) == "Outputs(5 samples x 3 labels, 4 features, labels, ids, label_names)"
 
@@ -42,8 +59,21 @@ def test_rows_can_be_chosen(outputs):
         ({"ids": ["a"]}, ShapeError, "ids 1"),
         ({"label_names": ["cat"]}, ShapeError, "name 3 labels, got 1"),
         ({"label_names": ["cat", "dog", "cat"]}, InputError, "'cat' appears 2 times"),
-        ({"label_names": {"cat", "dog", "cow"}}, InputError, "must be a sequence of names, got {"),
-        ({"label_names": "cat"}, InputError, "must be a sequence of names, got 'cat'"),
+        ({"label_names": {"cat", "dog", "cow"}}, InputError, "label_names must be a sequence"),
+        ({"label_names": "cat"}, InputError, "label_names must be a sequence.*got a str"),
+        ({"label_names": {0: "a", 1: "b", 2: "c"}}, InputError, "must be a sequence.*got a dict"),
+        ({"label_names": 3}, InputError, "must be a sequence.*got a int"),
+        ({"ids": Path("a.csv")}, InputError, "expected an array, got a PosixPath|WindowsPath"),
+        ({"kept": {"time": [[1], [2, 3]]}}, InputError, "cannot read this list as an array"),
+        (
+            {"kept": np.zeros(5)},
+            InputError,
+            "kept must be a mapping, such as a dict, got a ndarray",
+        ),
+        ({"arrays": [np.zeros((5, 2))]}, InputError, "arrays must be a mapping"),
+        ({"manifest": "x"}, InputError, "manifest must be a mapping"),
+        ({"labels": np.zeros((5, 3), "V8")}, InputError, "every value must be 0 or 1"),
+        ({"features": np.zeros((5, 3), bool)}, InputError, "features must be real numbers"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(change, error, reason):
@@ -174,8 +204,8 @@ def test_the_truth_in_a_data_frame_is_matched_by_name(rng, library):
     columns = dict(zip(names, truth.T, strict=True))
     columns["cat"] = columns["cat"] == 1
     turned = {name: columns[name] for name in ("dog", "cat", "bird")}
-    for given in (turned, {"id": [*"abcdefghijklmnopqrst"], **turned, "text": ["x"] * 20}):
-        np.testing.assert_array_equal(Outputs(logits, labels=make(given)).labels, truth)
+    for frame in (turned, {"id": [*"abcdefghijklmnopqrst"], **turned, "text": ["x"] * 20}):
+        np.testing.assert_array_equal(Outputs(logits, labels=make(frame)).labels, truth)
     renamed = {f"is_{name}": column for name, column in columns.items()}
     for labels in (make(renamed), truth):
         np.testing.assert_array_equal(Outputs(logits, labels=labels).labels, truth)
@@ -214,8 +244,8 @@ def test_no_two_outputs_share_a_manifest(outputs, tmp_path):
     some = loaded[:2]
     some.manifest["model"]["sha256"] = "changed"
     some.manifest["split"] = "changed"
-    for one in (loaded, Outputs.load(tmp_path / "x.safetensors")):
-        assert one.manifest == outputs.manifest
+    for unchanged in (loaded, Outputs.load(tmp_path / "x.safetensors")):
+        assert unchanged.manifest == outputs.manifest
 
 
 # --- labels are matched by name, everything of a label together ---
@@ -239,17 +269,18 @@ def test_the_order_of_labels_does_not_matter(name, named, reordered):
         with pytest.raises(InputError, match="does not know which columns of"):
             detector.assess(reordered)
         return
-    expected, found = detector.assess(named), detector.assess(reordered)
-    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-9)  # sums in another order
-    np.testing.assert_array_equal(found.in_distribution, expected.in_distribution)
+    expected, assessment = detector.assess(named), detector.assess(reordered)
+    # The sums are in another order.
+    np.testing.assert_allclose(assessment.scores, expected.scores, rtol=1e-9)
+    np.testing.assert_array_equal(assessment.in_distribution, expected.in_distribution)
 
 
 def test_the_head_is_matched_with_the_logits(named):
     some = named.select_labels([2, 0])
     detector = ReAct().fit(some)
     with pytest.warns(IgnoredLabelsWarning):
-        found = detector.score_samples(named)
-    np.testing.assert_array_equal(found, detector.score_samples(some))
+        scores = detector.score_samples(named)
+    np.testing.assert_array_equal(scores, detector.score_samples(some))
 
 
 def test_layers_are_not_matched(named, reordered):
@@ -257,10 +288,10 @@ def test_layers_are_not_matched(named, reordered):
     hidden = {"penultimate": np.asarray(named.logits[:, :2])}
     manifest = {"layers": ["pooled", "hidden"]}
     for name, facts in (("penultimate", {}), ("hidden", manifest)):
-        given = replace(reordered, arrays={name: hidden["penultimate"]}, manifest=facts)
+        with_layer = replace(reordered, arrays={name: hidden["penultimate"]}, manifest=facts)
         for reads in ((), (name,)):
-            found = match_labels(given, named.label_names, reads)
-            np.testing.assert_array_equal(found.get(name), hidden["penultimate"])
+            matched = match_labels(with_layer, named.label_names, reads)
+            np.testing.assert_array_equal(matched.get(name), hidden["penultimate"])
     unknown = replace(reordered, arrays={"hidden": hidden["penultimate"]}, manifest={})
     with pytest.raises(InputError, match="which columns of 'hidden'"):
         match_labels(unknown, named.label_names, ("hidden",))
@@ -278,10 +309,10 @@ def test_labels_to_learn_from_are_matched(named, reordered):
 
 def test_explanations_and_label_counts_follow_the_names(named, reordered):
     detector = ns.JointEnergy().calibrate(make_outputs(1500, seed=1), groups="label_count")
-    expected, found = detector.explain(named[:5]), detector.explain(reordered[:5])
-    assert found.label_names == named.label_names
-    np.testing.assert_array_equal(found.terms, expected.terms)
-    assert found.groups.tolist() == expected.groups.tolist()
+    expected, explanation = detector.explain(named[:5]), detector.explain(reordered[:5])
+    assert explanation.label_names == named.label_names
+    np.testing.assert_array_equal(explanation.terms, expected.terms)
+    assert explanation.groups.tolist() == expected.groups.tolist()
 
 
 def test_other_labels_are_ignored_with_one_warning(named):
@@ -292,14 +323,16 @@ def test_other_labels_are_ignored_with_one_warning(named):
         ids=[f"sample {i}" for i in range(300)],
     )
     with pytest.warns(IgnoredLabelsWarning) as caught:
-        found = detector.assess(wide)
-    assert [str(one.message) for one in caught] == [
+        assessment = detector.assess(wide)
+    assert [str(warning.message) for warning in caught] == [
         "ignored 10 labels that the detector was not made for: 'label 0', 'label 2', 'label 3', "
         "'label 5', 'u' and 5 more."
     ]
     assert caught[0].filename == __file__
-    np.testing.assert_array_equal(found.scores, ns.scores.joint_energy(named.logits[:, [4, 1]]))
-    assert found.ids[7] == "sample 7"
+    np.testing.assert_array_equal(
+        assessment.scores, ns.scores.joint_energy(named.logits[:, [4, 1]])
+    )
+    assert assessment.ids[7] == "sample 7"
 
 
 def test_missing_labels_are_named(named):

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import random
+import shutil
 import signal
 import traceback
 import warnings
@@ -340,34 +341,111 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
 
 
 def folder_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
-    """The estimator and the tokenizer of a model's folder."""
+    """Folders of a model: their description, their estimator, their graph and its tokenizer."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
-    from tokenizers import Tokenizer, models, pre_tokenizers
 
     from nescio import wrap
-    from nescio.integrations.hugging_face import read_estimator, write_estimator
+    from nescio.integrations.hugging_face import (
+        DETECTOR_FILE,
+        ESTIMATOR_FILE,
+        GRAPH_FILE,
+        read_model,
+        save_pretrained,
+    )
+    from nescio.models.images import content_hash
     from nescio.models.texts import NAMES, TextTokenizer
 
     rows = rng.normal(size=(40, 3))
     model = OneVsRestClassifier(LogisticRegression()).fit(rows, rows > 0)
-    estimator = (_saved(partial(write_estimator, model), folder, "x.skops"),)
+    whole_folder, damaged = folder / "model", folder / "damaged"
+    save_pretrained(wrap(model).calibrate(rows), whole_folder, force=True)
 
-    def logits(path: Path) -> object:
-        return wrap(read_estimator(path, ())).outputs(rows).logits.tolist()
+    def verdicts(name: str, inputs: Any, path: Path) -> object:
+        """Read a folder in which a file is damaged, and its hash is right."""
+        shutil.copytree(whole_folder, damaged, dirs_exist_ok=True)
+        shutil.copy(path, damaged / name)
+        if name != "nescio.json":
+            content = json.loads((damaged / "nescio.json").read_text())
+            hashes = {file: content_hash(damaged / file) for file in (DETECTOR_FILE, name)}
+            (damaged / "nescio.json").write_text(json.dumps({**content, "files": hashes}))
+        wrapped = read_model(damaged)
+        return wrapped.assess(inputs).scores.tolist(), wrapped.label_names
 
-    yield Kind("estimator .skops", ".skops", estimator, logits)
-    words = {name: number for number, name in enumerate(("[PAD]", "[UNK]", "red", "cat"))}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.enable_truncation(8)
-    content = (tokenizer.to_str().encode(),)
+    settings = ((whole_folder / "nescio.json").read_bytes(),)
+    read = partial(verdicts, "nescio.json", rows)
+    yield Kind("folder, nescio.json", ".json", settings, read)
+    yield Kind("folder, nescio.json, entries", ".json", settings, read, change=change_json)
+    estimator = ((whole_folder / ESTIMATOR_FILE).read_bytes(),)
+    read = partial(verdicts, ESTIMATOR_FILE, rows)
+    yield Kind("folder, estimator .skops", ".skops", estimator, read)
+    for name, whole, inputs in graphs_with_metadata():
+        read = partial(verdicts, GRAPH_FILE, inputs)
+        yield Kind(f"folder, graph of {name}", ".onnx", (whole,), read)
+        yield Kind(f"ONNX metadata, {name}", ".onnx", (whole,), read, change=change_onnx_metadata)
+    words = (tokenizer_json().encode(),)
 
     def tokens(path: Path) -> object:
         return TextTokenizer(path, NAMES)(["red cat", "dog"])
 
-    yield Kind("tokenizer.json", ".json", content, tokens)
-    yield Kind("tokenizer.json, entries", ".json", content, tokens, change=change_json)
+    yield Kind("tokenizer.json", ".json", words, tokens)
+    yield Kind("tokenizer.json, entries", ".json", words, tokens, change=change_json)
+
+
+def tokenizer_json() -> str:
+    """Return a small tokenizer."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {name: number for number, name in enumerate(("[PAD]", "[UNK]", "red", "cat"))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.enable_truncation(8)
+    return str(tokenizer.to_str())
+
+
+def graphs_with_metadata() -> Iterator[tuple[str, bytes, Any]]:
+    """Give a graph of images and one of texts, with their metadata, and inputs for them."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    from nescio.models.images import PREPROCESSING_KEY, Preprocessing
+    from nescio.models.onnx_models import LABEL_NAMES_KEY
+    from nescio.models.texts import TOKENIZER_KEY
+
+    names = {LABEL_NAMES_KEY: json.dumps(["red", "green", "blue"])}
+    images = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["n", "t"])
+    table = onnx.numpy_helper.from_array(np.eye(4, 3, dtype=np.float32), "table")
+    axes = onnx.numpy_helper.from_array(np.array([2, 3]), "axes")
+    first = onnx.numpy_helper.from_array(np.array([1]), "axes")
+    mean = helper.make_node("ReduceMean", ["x", "axes"], ["logits"], keepdims=0)
+    embed = helper.make_node("Gather", ["table", "input_ids"], ["x"])
+    pixels = np.zeros((2, 3, 8, 8), np.uint8)
+    preprocessing = json.dumps(Preprocessing(8).as_dict())
+    ways = (
+        ("images", [mean], images, [axes], {PREPROCESSING_KEY: preprocessing}, pixels),
+        ("texts", [embed, mean], ids, [table, first], {TOKENIZER_KEY: tokenizer_json()}, ["red"]),
+    )
+    for name, nodes, inputs, constants, metadata, samples in ways:
+        logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 3])
+        graph = helper.make_graph(nodes, name, [inputs], [logits], constants)
+        opset = [helper.make_opsetid("", 18)]
+        model = helper.make_model(graph, opset_imports=opset, ir_version=10)
+        helper.set_model_props(model, names | metadata)
+        yield name, model.SerializeToString(), samples
+
+
+def change_onnx_metadata(data: bytes, dice: random.Random) -> bytes:
+    """Change an entry of the metadata of a graph: its bytes, or its JSON."""
+    import onnx
+
+    model = onnx.load_from_string(data)
+    entry = dice.choice(model.metadata_props)
+    if dice.random() < 0.5:
+        entry.value = json.dumps(mutated_json(json.loads(entry.value), dice))
+    else:
+        entry.value = mutated(entry.value.encode(), dice).decode("utf-8", "replace")
+    return bytes(model.SerializeToString())
 
 
 def benchmark_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from nescio._charts.histogram import Batch, score_chart
 from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
-from nescio._validation import Array, BoolArray, checked_scores, checked_share
+from nescio._validation import Array, BoolArray, checked_scores, checked_share, to_numpy
 from nescio.errors import (
     InputError,
     MissingInputError,
@@ -710,7 +710,7 @@ def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
     >>> checked_groups(["day", "night"], 2).tolist()
     ['day', 'night']
     """
-    names = np.asarray(groups)
+    names = to_numpy(groups)
     if names.shape != (n_samples,):
         raise ShapeError(
             f"groups must have one name per sample, shape ({n_samples},), got {names.shape}."

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array
 
-from nescio._charts.svg import cut
 from nescio._io.frames import read_features, read_logits, read_truth
 from nescio._validation import (
     Array,
@@ -297,15 +295,9 @@ def _is_plain(data: Any) -> bool:
 
 def _checked(detector: Detector, data: Any, name: str) -> FloatArray:
     """Return a matrix of float32 or float64 from what the caller passed."""
-    if isinstance(data, str | Path):
-        raise InputError(_text_instead(name, data))
-    data = to_numpy(data)
+    data = to_float(to_numpy(data), name)
     if data.ndim != 2:
-        if data.dtype.kind in "US":
-            raise InputError(_text_instead(name, data))
         check_matrix(data, name)
-    if data.dtype.kind in "bmM":  # scikit-learn would take them for numbers
-        data = to_float(data)
     half = data.dtype == np.float16
     try:
         matrix: FloatArray = check_array(  # values may be NaN or infinite
@@ -314,20 +306,9 @@ def _checked(detector: Detector, data: Any, name: str) -> FloatArray:
             ensure_all_finite=False,
             estimator=detector,
         )
-    except (OverflowError, ValueError) as error:  # OverflowError: too large for a float
-        what = " ".join(str(error).split())
-        if "convert string" in what:
-            what = _text_instead(name, what.partition(": ")[2])
-        raise InputError(what) from error
+    except ValueError as error:  # there are no rows or no columns
+        raise InputError(str(error)) from error
     return matrix
-
-
-def _text_instead(name: str, text: Any) -> str:
-    first = text[0] if isinstance(text, np.ndarray) and len(text) else text
-    return (
-        f"{name} must be numbers, got text: {cut(first, 60)!r}. For a file, pass "
-        "nescio.Outputs.load(path). For texts, wrap the model that reads them: nescio.wrap."
-    )
 
 
 # --- rows that cannot be used -----------------------------------------------------------------

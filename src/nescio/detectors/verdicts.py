@@ -20,14 +20,14 @@ from nescio._charts.results import Result, View, first_rows, word
 from nescio._charts.svg import Markup, end_of
 from nescio._io.files import TableWriter, check_table_target, write_table
 from nescio._threads import available_cpus, map_ahead
-from nescio._validation import Array, BoolArray, checked_share
+from nescio._validation import Array, BoolArray, checked_rows, checked_share
 from nescio.calibration import Calibration
 from nescio.calibration.calibration import fdr_limit
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, error_context
 from nescio.outputs import Outputs
 from nescio.outputs.files import Block, OutputsStream
-from nescio.outputs.outputs import join_columns, join_indexes, match_labels, rows_of_index
+from nescio.outputs.outputs import join_columns, join_indexes, match_labels
 from nescio.scores import label_prob
 
 if TYPE_CHECKING:
@@ -119,20 +119,21 @@ class Assessment(Result):
     def __getitem__(self, rows: slice | Sequence[int] | NDArray[Any]) -> Assessment: ...
     def __getitem__(self, rows: Any) -> Verdict | Assessment:
         """Return the verdict of one row, or the assessment of several (slice, indices or mask)."""
-        scores, p_values, inside = (
-            column[rows] for column in (self.scores, self.p_values, self.in_distribution)
-        )
+        chosen = checked_rows(rows, len(self))
+        columns = (self.scores, self.p_values, self.in_distribution)
         if isinstance(rows, int | np.integer):
-            return Verdict(float(scores), float(p_values), bool(inside))
-        groups, ids = (
-            None if column is None else column[rows] for column in (self.groups, self.ids)
+            return Verdict(*(column[chosen].item() for column in columns))
+        scores, p_values, inside = (column[chosen] for column in columns)
+        groups, ids, index = (
+            None if column is None else column[chosen]
+            for column in (self.groups, self.ids, self.index)
         )
-        kept = {name: column[rows] for name, column in self.kept.items()}
-        index = rows_of_index(self.index, rows)
+        kept = {name: column[chosen] for name, column in self.kept.items()}
         return Assessment(scores, p_values, inside, groups, ids, kept, self.calibration, index)
 
     def __iter__(self) -> Iterator[Verdict]:
-        return (self[row] for row in range(len(self)))
+        columns = (self.scores, self.p_values, self.in_distribution)
+        return map(Verdict, *(column.tolist() for column in columns))
 
     @property
     def flagged(self) -> NDArray[np.intp]:

@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._threads import available_cpus
-from nescio._validation import check_multi_hot, checked_choice, checked_scores, is_frame, to_numpy
+from nescio._validation import (
+    check_multi_hot,
+    checked_choice,
+    checked_scores,
+    is_frame,
+    to_float,
+    to_numpy,
+)
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.outputs import Outputs
 
@@ -523,7 +530,7 @@ def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Value
     truth = to_numpy(labels)
     check_multi_hot(truth)
     truth = truth.astype(bool)
-    values = to_numpy(scores).astype(np.float64)
+    values = to_float(to_numpy(scores), "scores").astype(np.float64)
     if truth.ndim != 2 or truth.shape != values.shape:
         raise ShapeError(
             "labels and scores must both have shape (n_samples, n_labels), "

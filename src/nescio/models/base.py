@@ -132,9 +132,7 @@ class Runner(ABC):
         self.source = self.model = model
         self.output = output
         self.from_probs = from_probs
-        self.label_names = (
-            None if label_names is None else check_label_names(label_names, len(label_names))
-        )
+        self.label_names = None if label_names is None else check_label_names(label_names)
         self.device = device
         self.preprocessing = preprocessing
         self.tokenizer = None if tokenizer is None else self._tokenizer_of(tokenizer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nescio._validation import is_frame
+from nescio._validation import check_values, is_frame, is_torch
 from nescio.errors import InputError, ShapeError, listed
 
 
@@ -23,6 +23,7 @@ def batches_of(
 ) -> Iterator[InputBatch]:
     """Give slices of `rows` rows if `inputs` are data, or else the batches they iterate over."""
     whole = _read(inputs)
+    is_whole = isinstance(inputs, str | bytes) or hasattr(inputs, "shape")  # and no batches
     if is_data(whole):
         whole = _split(whole)
         n_samples = n_rows(whole.inputs)
@@ -34,7 +35,7 @@ def batches_of(
             f"this model takes one array or list of texts, but got a {type(inputs).__name__}. Pass "
             'its values: frame[names].to_numpy(), or for texts their column, frame["text"].'
         )
-    elif whole.texts is None and isinstance(inputs, Iterable) and not isinstance(inputs, bytes):
+    elif whole.texts is None and isinstance(inputs, Iterable) and not is_whole:
         for item in inputs:
             batch = _read_item(item)
             if not is_data(batch):
@@ -45,6 +46,7 @@ def batches_of(
 
 
 def _read(inputs: Any, labels: Any = None) -> InputBatch:
+    check_values(inputs)
     texts = as_texts(inputs)
     return InputBatch(inputs if texts is None else texts, labels, texts)
 
@@ -156,7 +158,7 @@ def _items(inputs: Any) -> Sequence[Any]:
     """Return the items of a list or of a column; nothing for anything else."""
     if isinstance(inputs, list | tuple):
         return inputs
-    if isinstance(inputs, Mapping) or is_frame(inputs):
+    if isinstance(inputs, Mapping) or is_frame(inputs) or is_torch(inputs):
         return ()
     if hasattr(inputs, "to_pylist"):  # a column of pyarrow
         return list(inputs.to_pylist())

@@ -324,7 +324,10 @@ def open_session(graph: Path | bytes, device: Any = None, *, threads: int | None
         options.intra_op_num_threads = cpu_limit()
     try:
         return runtime.InferenceSession(
-            graph, options, providers=list(dict.fromkeys((providers[kind], providers["cpu"])))
+            graph,
+            options,
+            providers=list(dict.fromkeys((providers[kind], providers["cpu"]))),
+            enable_fallback=0,  # it would print to standard output and try again
         )
     except Exception as error:  # onnxruntime's errors have no common class
         what = graph if isinstance(graph, Path) else "the graph"

@@ -9,7 +9,7 @@ import numpy as np
 import sklearn
 
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
-from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
+from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
 from nescio.models.base import INPUT, PENULTIMATE, PREPARED, Runner
 from nescio.models.inputs import as_texts, n_rows
 
@@ -110,9 +110,9 @@ class SklearnRunner(Runner):
                 layers[PENULTIMATE] = inputs
             compute = self._decisions if self.output == _DECISIONS else self._probs
             logits = compute(model, inputs)
-        except (ValueError, TypeError, AttributeError) as error:
-            if isinstance(error, InputError):
-                raise
+        except NescioError:
+            raise
+        except Exception as error:  # models raise many kinds
             hint = f" For texts, {_TEXTS}" if as_texts(layers[INPUT]) is not None else ""
             raise InputError(f"the model cannot run on these inputs: {error}{hint}") from error
         if logits.ndim != 2:

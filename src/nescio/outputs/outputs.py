@@ -21,6 +21,8 @@ from nescio._validation import (
     FloatArray,
     check_matrix,
     check_multi_hot,
+    checked_list,
+    checked_rows,
     is_frame,
     to_float,
     to_numpy,
@@ -66,7 +68,8 @@ class Head:
     bias: FloatArray
 
     def __init__(self, weight: Any, bias: Any) -> None:
-        vars(self).update(weight=to_float(to_numpy(weight)), bias=to_float(to_numpy(bias)))
+        parts = {"weight": weight, "bias": bias}
+        vars(self).update({name: to_float(to_numpy(part), name) for name, part in parts.items()})
         if self.weight.ndim != 2:
             raise ShapeError(
                 "the weight of the head must have shape (n_labels, n_units), got "
@@ -159,6 +162,11 @@ class Outputs(Result):
         kept: Mapping[str, Any] | None = None,
         index: Any = None,
     ) -> None:
+        mappings: dict[str, Any] = {"manifest": manifest, "arrays": arrays, "kept": kept}
+        for name, value in mappings.items():
+            if not isinstance(value, Mapping | None):
+                kind = type(value).__name__
+                raise InputError(f"{name} must be a mapping, such as a dict, got a {kind}.")
         row_ids = None  # of a data frame: other data frames must have the same
         if type(logits) is not np.ndarray and is_frame(logits):  # an array is the usual case
             read = read_logits(logits, label_names)
@@ -250,15 +258,11 @@ class Outputs(Result):
 
     def __getitem__(self, rows: slice | Sequence[int] | Array) -> Outputs:
         """Return some of the samples: a slice, indices or a boolean mask."""
-        if isinstance(rows, int | np.integer):
-            rows = [int(rows)]
-        try:
-            some: dict[str, Any] = {name: array[rows] for name, array in self._rows().items()}
-        except IndexError as error:
-            raise InputError(f"there are {len(self):,} samples: {error}.") from error
+        rows = checked_rows(rows, len(self))
+        some: dict[str, Any] = {name: array[rows] for name, array in self._rows().items()}
         arrays = {name: some.pop(name) for name in self.arrays}
         kept = {name: column[rows] for name, column in self.kept.items()}
-        index = rows_of_index(self.index, rows)
+        index = None if self.index is None else self.index[rows]
         return replace(self, **some, arrays=arrays, kept=kept, index=index)
 
     def __iter__(self) -> Iterator[Outputs]:
@@ -277,7 +281,7 @@ class Outputs(Result):
         labels : sequence of str or of int
             Label names, or their positions.
         """
-        chosen = [self._position(label) for label in labels]
+        chosen = [self._position(label) for label in checked_list("labels", labels)]
         head = self.head
         return replace(
             self,
@@ -293,8 +297,9 @@ class Outputs(Result):
             if label not in (self.label_names or ()):
                 raise LabelMismatchError(f"the outputs have no label named {label!r}.")
             return (self.label_names or ()).index(label)
-        if not -self.n_labels <= label < self.n_labels:
-            raise LabelMismatchError(f"the outputs have {self.n_labels} labels, got {label}.")
+        is_whole = isinstance(label, int | np.integer) and not isinstance(label, bool)
+        if not is_whole or not -self.n_labels <= label < self.n_labels:
+            raise LabelMismatchError(f"the outputs have {self.n_labels} labels, got {label!r}.")
         return int(label)
 
     @classmethod
@@ -438,18 +443,18 @@ def from_content(content: dict[str, Any], *, from_probs: bool) -> Outputs:
 # --- checks of the parts ---------------------------------------------------------------------
 
 
-def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
+def check_label_names(names: Sequence[str], n_labels: int | None = None) -> tuple[str, ...]:
     """Return the names as a tuple; raise unless there is one distinct name per label.
+
+    Without `n_labels`, their number is not checked.
 
     Examples
     --------
     >>> check_label_names(["cat", "dog"], 2)
     ('cat', 'dog')
     """
-    if isinstance(names, str | set | frozenset):
-        raise InputError(f"label_names must be a sequence of names, got {names!r}.")
-    names = tuple(map(str, names))
-    if len(names) != n_labels:
+    names = tuple(map(str, checked_list("label_names", names)))
+    if n_labels is not None and len(names) != n_labels:
         raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")
     if not names:
         raise InputError("label_names must name at least one label.")
@@ -465,14 +470,14 @@ def as_matrix(values: Any, name: str, ids: Sequence[str] | None = None) -> Float
         read = read_features(values)
         check_same_rows(name, read.get("ids"), ids)
         values = read["logits"]
-    array = to_float(to_numpy(values))
+    array = to_float(to_numpy(values), name)
     check_matrix(array, name)
     return array
 
 
 def as_column(name: str, values: Any) -> Array:
     """Return a kept column as an array; raise unless it has one dimension."""
-    array = np.asarray(values)
+    array = to_numpy(values)
     if array.ndim != 1:
         raise ShapeError(f"kept column {name!r} must have one dimension, got shape {array.shape}.")
     return array
@@ -480,7 +485,7 @@ def as_column(name: str, values: Any) -> Array:
 
 def id_array(ids: Any) -> NDArray[np.str_]:
     """Return ids as strings; raise unless they have one dimension."""
-    array = np.asarray(ids, dtype=np.object_)
+    array = to_numpy(ids, np.object_)
     if array.ndim != 1:
         raise ShapeError(f"ids must have one dimension, got shape {array.shape}.")
     strings = [str(name) for name in array]
@@ -557,13 +562,6 @@ def join_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     if any(part.keys() != parts[0].keys() for part in parts):
         raise InputError("all parts to join must have kept the same columns.")
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def rows_of_index(index: Any, rows: Any) -> Any:
-    """Return some rows of the index of a pandas frame; None if there is none."""
-    if index is None:
-        return None
-    return index[rows if isinstance(rows, slice) else np.asarray(rows)]
 
 
 def join_indexes(parts: Sequence[Any]) -> Any:

@@ -394,7 +394,7 @@ class Checkpoint:
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_label_names(self.label_names, len(self.label_names))
+        check_label_names(self.label_names)
 
     def make_runner(self, **settings: Any) -> Runner:
         """Return a runner of the network: what `nescio.wrap` asks a model for."""
