@@ -73,8 +73,8 @@ def wrapped():
 @pytest.fixture(scope="module")
 def result(wrapped):
     detectors = {"joint_energy": ns.JointEnergy(), "max_logit": ns.MaxLogit()}
-    known, unknown = (wrapped.outputs(some_texts(50, seed=at)) for at in (3, 4))
-    return compare_outputs(detectors, known, {"a|b": unknown}, n_bootstrap=0)
+    id_outputs, ood_outputs = (wrapped.outputs(some_texts(50, seed=seed)) for seed in (3, 4))
+    return compare_outputs(detectors, id_outputs, {"a|b": ood_outputs}, n_bootstrap=0)
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +190,19 @@ def test_the_key_of_a_path_is_found_in_any_form(length):
     assert _PATH_KEY.search(b'{"location": 1}') is None
 
 
+def test_a_graph_that_is_empty_and_one_with_a_tensor_named_location(folder):
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(folder / "model.onnx")
+    model.graph.node[0].name = "location"
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    with_hashes(folder)
+    assert ns.from_pretrained(folder).label_names == NAMES
+    (folder / "model.onnx").write_bytes(b"")
+    with_hashes(folder)
+    with pytest.raises(FileFormatError, match=r"cannot read .*model\.onnx as ONNX"):
+        ns.from_pretrained(folder)
+
+
 @pytest.mark.parametrize("place", ["weights.bin", "../weights.bin", "/etc/hostname"])
 def test_a_graph_names_no_other_file(folder, place):
     onnx = pytest.importorskip("onnx")
@@ -203,22 +216,6 @@ def test_a_graph_names_no_other_file(folder, place):
     with_hashes(folder)
     with pytest.raises(FileFormatError, match="has weights in other files"):
         ns.from_pretrained(folder)
-
-
-def test_an_empty_graph(folder):
-    (folder / "model.onnx").write_bytes(b"")
-    with_hashes(folder)
-    with pytest.raises(FileFormatError, match=r"cannot read .*model\.onnx as ONNX"):
-        ns.from_pretrained(folder)
-
-
-def test_a_graph_may_have_a_tensor_named_location(wrapped, folder):
-    onnx = pytest.importorskip("onnx")
-    model = onnx.load(folder / "model.onnx")
-    model.graph.node[0].name = "location"
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-    with_hashes(folder)
-    assert ns.from_pretrained(folder).label_names == NAMES
 
 
 @pytest.mark.parametrize(
@@ -310,16 +307,9 @@ def test_what_has_no_name_or_no_form_cannot_be_written(tmp_path):
     wrapped = trained(FunctionTransformer(lambda x: x + 1)).calibrate(ROWS[100:])
     with pytest.raises(ParameterError, match="<lambda>, which cannot be found by this name"):
         wrapped.save_pretrained(tmp_path / "model")
-    wrapped.runner.model.steps[0][1].inverse_func = (at for at in "ab")
+    wrapped.runner.model.steps[0][1].inverse_func = (letter for letter in "ab")
     with pytest.raises(ParameterError, match="skops cannot write this Pipeline"):
         wrapped.save_pretrained(tmp_path / "model")
-
-
-def test_a_damaged_file(tmp_path):
-    path = tmp_path / "model.skops"
-    path.write_bytes(b"PK not a zip file")
-    with pytest.raises(FileFormatError, match=r"cannot read the estimator of .*model\.skops"):
-        read_estimator(path, [])
 
 
 def test_a_file_of_skops_names_no_other_code(tmp_path, monkeypatch):
@@ -349,6 +339,9 @@ def test_a_file_of_skops_names_no_other_code(tmp_path, monkeypatch):
             n_rejected += 1
     assert n_rejected > 50
     assert calls == []
+    bad.write_bytes(b"PK not a zip file")
+    with pytest.raises(FileFormatError, match=r"cannot read the estimator of .*bad\.skops"):
+        read_estimator(bad, [])
 
 
 def nodes(schema):
@@ -388,8 +381,8 @@ def test_the_words_and_missing_values_of_a_table(tmp_path):
     table.loc[::9, "b"] = np.nan
     features = TableFeatures().fit(table)
     write_estimator(features, tmp_path / "features.skops")
-    found = read_estimator(tmp_path / "features.skops", [])
-    np.testing.assert_array_equal(found.transform(table), features.transform(table))
+    loaded = read_estimator(tmp_path / "features.skops", [])
+    np.testing.assert_array_equal(loaded.transform(table), features.transform(table))
 
 
 def test_what_is_no_wrapped_model(tmp_path):

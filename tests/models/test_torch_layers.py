@@ -10,12 +10,7 @@ from torch import nn
 
 import nescio as ns
 from nescio.errors import InputError, ParameterError, ShapeError
-from nescio.models.torch_models import (
-    CallOrder,
-    Tap,
-    find_pooled,
-    registered_leaves,
-)
+from nescio.models.torch_models import CallOrder, Tap, find_pooled, registered_leaves
 
 
 class Tokens(nn.Module):
@@ -31,22 +26,19 @@ class Tokens(nn.Module):
 
 
 def test_the_outputs_of_inner_layers_are_not_kept():
-    model, given = Tokens(), []
-    model.inner[0].register_forward_hook(lambda _, __, output: given.append(weakref.ref(output)))
+    model, inner_outputs = Tokens(), []
+    model.inner[0].register_forward_hook(
+        lambda _, __, output: inner_outputs.append(weakref.ref(output))
+    )
     with torch.no_grad(), CallOrder(model) as calls:
         logits = model(torch.zeros(2, 5, 4))
-        assert given[0]() is None
-    assert [path for path, _ in calls.leaves(logits)] == ["inner.0", "inner.1", "inner.2", "head"]
+        assert inner_outputs[0]() is None
+    paths = ["inner.0", "inner.1", "inner.2", "head"]
+    assert [path for path, _ in calls.leaves(logits)] == paths
+    # If no layer gives the logits, the last linear one ends the order.
+    assert [path for path, _ in calls.leaves(logits.sigmoid())] == paths
 
 
-def test_without_a_layer_that_gives_the_logits_the_last_linear_one_ends_the_order():
-    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Sigmoid())
-    with torch.no_grad(), CallOrder(model) as calls:
-        logits = model(torch.zeros(2, 5, 4)).mean(1)
-    assert [path for path, _ in calls.leaves(logits)] == ["0"]
-
-
-nn = torch.nn
 CONVOLUTION = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
 
 
@@ -104,8 +96,8 @@ def test_layers_over_time_are_averaged_over_it(layer):
     last = int(layer[0]) + (not layer.endswith(":input"))
     with torch.no_grad():
         expected = model[:last].eval()(series).mean(2)
-    found = ns.wrap(model, features=layer).outputs(series).features
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    features = ns.wrap(model, features=layer).outputs(series).features
+    np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_one_row_per_token_is_not_taken_for_a_series():
@@ -196,13 +188,11 @@ def test_a_head_that_runs_on_every_token():
 
 
 def test_a_layer_that_works_in_place_does_not_change_the_features():
-    model = torch.nn.Sequential(
-        torch.nn.ReLU(inplace=True), torch.nn.Flatten(), torch.nn.Linear(12, 4)
-    )
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(12, 4))
     inputs = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0))
     wanted = inputs.flatten(1).numpy().copy()
-    found = ns.wrap(model, features="input").outputs(inputs.clone()).features
-    np.testing.assert_array_equal(found, wanted)
+    features = ns.wrap(model, features="input").outputs(inputs.clone()).features
+    np.testing.assert_array_equal(features, wanted)
 
 
 class HeadFirst(nn.Module):

@@ -53,7 +53,7 @@ def own_logits(model, **inputs):
         return model.eval()(**inputs).logits.numpy()
 
 
-def test_text(tokens):
+def test_a_model_of_texts(tokens):
     model = bert()
     expected = own_logits(model, **tokens)
     model.train()
@@ -65,14 +65,16 @@ def test_text(tokens):
     assert wrapped.runner.kind == outputs.manifest["kind"] == "transformers"
     batched = wrapped.outputs(tokens, batch_size=4)
     np.testing.assert_allclose(batched.logits, expected, atol=1e-6)
+    model.config.return_dict = False  # a tuple instead of a dict
+    np.testing.assert_array_equal(ns.wrap(model).outputs(tokens).logits, expected)
 
 
 def test_pooled_is_what_the_pooler_reads(tokens):
     model = bert().eval()
     outputs = ns.wrap(model, features="pooled,penultimate").outputs(tokens)
     with torch.no_grad():
-        found = model.bert(**tokens)
-    first_token, pooler = found.last_hidden_state[:, 0], found.pooler_output
+        body = model.bert(**tokens)
+    first_token, pooler = body.last_hidden_state[:, 0], body.pooler_output
     np.testing.assert_allclose(outputs.features, first_token, atol=1e-6)
     np.testing.assert_allclose(outputs.get("penultimate"), pooler, atol=1e-6)
     np.testing.assert_array_equal(outputs.head.weight, model.classifier.weight.detach())
@@ -84,7 +86,7 @@ def test_pooled_is_what_the_pooler_reads(tokens):
     np.testing.assert_array_equal(outputs.features, outputs.get("penultimate"))
 
 
-def test_images():
+def test_a_model_of_images():
     model = vit()
     pixels = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     expected = own_logits(model, pixel_values=pixels)
@@ -96,13 +98,6 @@ def test_images():
     np.testing.assert_array_equal(wrapped.outputs(pixels.numpy()).logits, expected)
     with pytest.raises(ShapeError, match=r"'vit.layernorm' returns .*\(5, 5, 16\)"):
         ns.wrap(model, features="vit.layernorm").outputs(pixels)
-
-
-def test_a_tuple_instead_of_a_dict(tokens):
-    model = bert()
-    expected = own_logits(model, **tokens)
-    model.config.return_dict = False
-    np.testing.assert_array_equal(ns.wrap(model).outputs(tokens).logits, expected)
 
 
 def test_labels_among_the_inputs_are_the_truth(tokens):
@@ -125,16 +120,13 @@ def test_lists_of_equal_length_are_taken(tokens):
     lists["input_ids"][0].pop()
     with pytest.raises(InputError, match=r"padding=True, return_tensors='pt'"):
         wrapped.outputs(lists)
-
-
-def test_inputs_by_position_are_refused(tokens):
     with pytest.raises(InputError, match="by name"):
-        ns.wrap(bert()).outputs((tokens["input_ids"], tokens["attention_mask"]))
+        wrapped.outputs((tokens["input_ids"], tokens["attention_mask"]))
 
 
 def test_names_come_from_the_config():
     names = {0: "joy", 1: "anger", 2: "fear", 3: "love"}
-    ids = {name: at for at, name in names.items()}
+    ids = {name: index for index, name in names.items()}
     model = bert(id2label=names, label2id=ids)
     assert ns.wrap(model).label_names == tuple(names.values())
     assert ns.wrap(model, label_names=list("abcd")).label_names == tuple("abcd")
