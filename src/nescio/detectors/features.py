@@ -68,8 +68,10 @@ def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def unit_rows(rows: FloatArray) -> FloatArray:
+def unit_rows(rows: FloatArray, chosen: NDArray[np.int64] | None = None) -> FloatArray:
     """Return the rows scaled to length 1, in their own precision; a row of zeros stays as it is.
+
+    With `chosen`, only these rows, without a copy of them in between.
 
     Examples
     --------
@@ -78,9 +80,10 @@ def unit_rows(rows: FloatArray) -> FloatArray:
            [0. , 0. ],
            [1. , 0. ]])
     """
-    result = np.empty_like(rows, order="C")
-    for block in row_blocks(*rows.shape):
-        wide = rows[block].astype(np.float64)
+    n_rows = len(rows) if chosen is None else len(chosen)
+    result = np.empty((n_rows, rows.shape[1]), rows.dtype)
+    for block in row_blocks(*result.shape):
+        wide = rows[block if chosen is None else chosen[block]].astype(np.float64)
         largest = np.abs(wide).max(1, keepdims=True)  # no square overflows after the division
         wide /= np.where(largest > 0, largest, 1.0)
         lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide))

@@ -137,7 +137,7 @@ class NearestNeighbours(BankDetector):
         directed = np.flatnonzero(features.any(1))
         self._check_enough(len(directed))
         self.rows_ = directed[self._drawn(len(directed))]
-        self.bank_ = unit_rows(features[self.rows_])
+        self.bank_ = unit_rows(features, self.rows_)
 
     def _score(self, arrays: Arrays) -> Array:
         self._check_enough(len(self.bank_))  # k may have been set since
@@ -213,7 +213,7 @@ class NNGuide(BankDetector):
         features: FloatArray = arrays[self.layer]
         self._check_enough(len(features))
         rows = self._drawn(len(features))
-        self.bank_ = unit_rows(features[rows])
+        self.bank_ = unit_rows(features, rows)
         energies: FloatArray = scores.joint_energy(arrays.logits[rows])
         self.bank_ *= energies.astype(self.bank_.dtype)[:, None]
 
@@ -304,7 +304,7 @@ class LabelNeighbours(NearestNeighbours):
                 "features."
             )
         self.rows_ = useful[self._drawn(len(useful))]
-        self.bank_ = unit_rows(features[self.rows_])
+        self.bank_ = unit_rows(features, self.rows_)
         label, member = np.nonzero(carried[self.rows_].T)  # ordered by label
         self.members_ = member
         self.starts_ = np.searchsorted(label, np.arange(carried.shape[1] + 1))
