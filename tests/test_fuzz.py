@@ -201,9 +201,12 @@ def test_a_null_character_in_a_path(tmp_path):
 
 
 def test_folders(tmp_path, kinds):
-    """An empty graph could not be mapped; no label names failed with an IndexError."""
+    """No graph, names that are not Unicode, and no label names once gave errors of others."""
     of_name = {kind.name: kind for kind in kinds}
-    refused(of_name["folder, graph of images"].read, tmp_path / "x.onnx", b"", "as ONNX")
+    graph = of_name["folder, graph of images"]
+    refused(graph.read, tmp_path / "x.onnx", b"", "as ONNX")
+    of_axis = graph.seeds[0].replace(b"\x12\x01n", b"\x12\x01\xff")  # the name of the batch size
+    refused(graph.read, tmp_path / "x.onnx", of_axis, "as ONNX.*decode")
     settings = of_name["folder, nescio.json"]
     content = json.loads(settings.seeds[0]) | {"label_names": []}
     refused(settings.read, tmp_path / "x.json", json.dumps(content).encode(), "at least one label")
