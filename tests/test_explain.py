@@ -75,16 +75,6 @@ def test_logits_below_zero_have_no_shares():
     assert CALIBRATED["max_logit"].explain([[3.0] + [-1.0] * 6]).shares[0, 0] == 1
 
 
-def test_the_medians_are_those_of_the_calibration_data():
-    held_out = make_outputs(501)
-    explanation = ns.JointEnergy().calibrate(held_out).explain(make_outputs(4, seed=1))
-    energies = label_energy(held_out.logits)
-    ranked = -np.sort(-energies, axis=1)
-    for row in range(4):
-        np.testing.assert_allclose(explanation.medians[row], np.median(energies, axis=0))
-        np.testing.assert_allclose(explanation.rank_medians[row], np.median(ranked, axis=0))
-
-
 def test_each_group_has_its_own_medians():
     held_out = make_outputs(1000)
     detector = ns.JointEnergy().calibrate(held_out, groups="label_count")

@@ -95,12 +95,12 @@ def test_an_array_that_is_not_needed_is_not_read(tmp_path):
             "other.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2000000000,), }")
         )
     (tmp_path / "x.npz").write_bytes(whole.getvalue())
-    result = Outputs.load(tmp_path / "x.npz")
-    assert result.logits.shape == (3, 3)
-    assert not result.arrays
+    loaded = Outputs.load(tmp_path / "x.npz")
+    assert loaded.logits.shape == (3, 3)
+    assert not loaded.arrays
 
 
-def test_tables(tmp_path):
+def test_a_table_with_strange_names_or_text_is_refused(tmp_path):
     header = ",".join(["9" * 5_000, "8" * 5_000])
     (tmp_path / "x.csv").write_text(f"{header}\n1,2\n")
     with pytest.raises(InputError, match="not all columns hold floating-point numbers"):
@@ -114,7 +114,7 @@ def test_tables(tmp_path):
         Outputs.load(tmp_path / "x.parquet")
 
 
-def test_settings(tmp_path):
+def test_settings_of_a_wrong_type_or_depth_are_refused(tmp_path):
     spec = 'title = "x"\nseeds = [0]\ndetectors = true\n'
     refused(load_spec, tmp_path / "x.toml", spec.encode(), "detectors must be a list of strings")
     deep = f"[model]\nname = {'[' * 5_000}{']' * 5_000}\n"

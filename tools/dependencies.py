@@ -1,15 +1,19 @@
 """Write the exact versions and the licences of the packages that are installed.
 
-    make lock        constraints.txt
+    make lock        constraints.txt, and deploy/requirements.txt with hashes for the image
 
 Run it in a fresh environment (make clean), after the tests have passed with new versions.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
+import tempfile
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -17,6 +21,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "constraints.txt"
+IMAGE = ROOT / "deploy" / "requirements.txt"
+IMAGE_EXTRAS = ("serve", "onnx")
+_MACHINES = ("x86_64", "aarch64")
+_SYSTEMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 _LONGEST_LICENCE = 60  # some packages put the whole text into the field
 _DEVELOPMENT = "development"
 
@@ -87,8 +95,34 @@ def licence(package: Distribution) -> str:
     return ", ".join(named) or (f"see its file {files[0]}" if files else "none stated")
 
 
+def image_requirements() -> str:
+    """Return what the image installs, and hatchling, which builds nescio in it, with their hashes.
+
+    A package may have a file for each kind of machine. Only files that need not be built count.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    names = [*requirements()["nescio"], *project["build-system"]["requires"]]
+    names += [name for extra in IMAGE_EXTRAS for name in requirements()[extra]]
+    hashes = defaultdict(set)
+    for machine in _MACHINES:
+        platforms = [f"--platform={system}_{machine}" for system in _SYSTEMS]
+        pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["--only-binary=:all:", f"--target={folder}", "--report=-"]
+            options += [f"--constraint={LOCK}", *platforms]
+            report = subprocess.run([*pip, *options, *names], check=True, stdout=subprocess.PIPE)
+        for package in json.loads(report.stdout)["install"]:
+            version = f"{normal(package['metadata']['name'])}=={package['metadata']['version']}"
+            hashes[version].add(package["download_info"]["archive_info"]["hashes"]["sha256"])
+    lines = [
+        " ".join([version, *(f"--hash=sha256:{digest}" for digest in sorted(digests))])
+        for version, digests in sorted(hashes.items())
+    ]
+    return "\n".join(["# What the image installs: `make lock`.", *lines]) + "\n"
+
+
 def main() -> None:
-    """Write the lock file."""
+    """Write the lock files."""
     lines = set()
     for names in requirements().values():
         for package in closure(names):
@@ -97,6 +131,7 @@ def main() -> None:
     python = ".".join(map(str, sys.version_info[:2]))
     head = f"# Exact versions and licences: `make lock`, Python {python} on {sys.platform}.\n"
     LOCK.write_text(head + "".join(sorted(lines)), "utf-8")
+    IMAGE.write_text(image_requirements(), "utf-8")
 
 
 if __name__ == "__main__":

@@ -227,14 +227,11 @@ def check_survives_saving(detector: Detector) -> None:
     """A loaded detector gives the same scores, p-values and verdicts to the last bit."""
     fitted = _fitted(detector).calibrate(make_outputs(1500, seed=7), groups="label_count")
     outputs = make_outputs(60, seed=8, shift=1.0)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "detector.nescio"
-        fitted.save(path)
-        loaded = type(detector).load(path)
-        assert plain_params(loaded) == plain_params(fitted), "parameters changed"
-        before, after = fitted.assess(outputs), loaded.assess(outputs)
-        for name, column in before.columns().items():
-            assert np.array_equal(column, after.columns()[name]), f"{name} changed by saving"
+    loaded = _reloaded(fitted)
+    assert plain_params(loaded) == plain_params(fitted), "parameters changed"
+    before, after = fitted.assess(outputs), loaded.assess(outputs)
+    for name, column in before.columns().items():
+        assert np.array_equal(column, after.columns()[name]), f"{name} changed by saving"
 
 
 def check_explains_or_refuses(detector: Detector) -> None:
@@ -251,10 +248,7 @@ def check_explains_or_refuses(detector: Detector) -> None:
             counted, fitted.score_samples(outputs), rtol=1e-9, err_msg="the terms are not the score"
         )
     assert np.array_equal(explanation.scores, fitted.score_samples(outputs)), "other scores"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "detector.nescio"
-        fitted.save(path)
-        after = type(detector).load(path).explain(outputs)
+    after = _reloaded(fitted).explain(outputs)
     assert to_json(after.as_dict()) == to_json(explanation.as_dict()), "changed by saving"
 
 
@@ -307,6 +301,13 @@ def _with(outputs: Outputs, name: str, array: Array) -> Outputs:
 def _fitted(detector: Detector) -> Detector:
     fitted: Detector = clone(detector).fit(make_outputs(400, seed=11))
     return fitted.calibrate(make_outputs(400, seed=18))
+
+
+def _reloaded(detector: Detector) -> Detector:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "detector.nescio"
+        detector.save(path)
+        return type(detector).load(path)
 
 
 def _expect(error: type[NescioError], call: Callable[..., object], *arguments: object) -> str:

@@ -236,11 +236,6 @@ class Reason(Result):
         order = sorted(self.labels, key=height, reverse=True)
         return tuple(sorted(order[:n_labels], key=lambda label: label.rank))
 
-    @property
-    def piece(self) -> str:
-        """What the score was split into: the terms of labels, or shares of the evidence."""
-        return self.term or "share of the evidence"
-
     def largest(self) -> str:
         """Return the three labels with the largest terms, or the part with the largest share."""
         if self.parts:
@@ -417,6 +412,7 @@ class ExplainedVerdicts(Result):
         if len(self) == 1:
             return self[0]._view()
         reasons = [self[row] for row in first_rows(len(self))]
+        piece = reasons[0].term or "share of the evidence"
         return View(
             self.summary(),
             table={
@@ -430,7 +426,7 @@ class ExplainedVerdicts(Result):
                     word("in", "in") if reason.in_distribution else word("OUT", "out")
                     for reason in reasons
                 ],
-                f"largest {reasons[0].piece}": [reason.largest() for reason in reasons],
+                f"largest {piece}": [reason.largest() for reason in reasons],
             },
             n_rows=len(self),
         )

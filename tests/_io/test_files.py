@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from nescio._io import files as locks
+from nescio._io import files
 from nescio._io.files import (
     check_target,
     exclusive,
@@ -265,7 +265,7 @@ def test_an_error_releases_the_lock(tmp_path):
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "_HELD", set())
+    monkeypatch.setattr(files, "_HELD", set())
     with locked(tmp_path / "made"), locked(tmp_path / "made"):
         pass
 

@@ -92,9 +92,9 @@ def test_what_is_not_a_frame_is_explained(monkeypatch):
     with pytest.raises(InputError, match="several levels"):
         Outputs.from_frame(levels)
     lazy = pytest.importorskip("polars").LazyFrame({"cat": [0.5]})
-    for given in (Outputs.from_frame, Outputs, JointEnergy().score_samples):
+    for read in (Outputs.from_frame, Outputs, JointEnergy().score_samples):
         with pytest.raises(InputError, match=r"pass frame.collect\(\)"):
-            given(lazy)
+            read(lazy)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependencyError, match=r"pip install \'\.\[files\]\'"):
         Outputs.from_frame(twice)

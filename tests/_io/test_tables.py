@@ -141,14 +141,14 @@ def test_the_labels_of_a_detector_are_looked_for_by_name(logits):
     with pytest.warns(
         IgnoredLabelsWarning, match="ignored 1 column that the detector was not made for: 'dog'"
     ):
-        found = roles_of(columns, expected=("zebra", "cat"))
-    assert found == (("zebra", "cat"), ["text", "n", "dog"])
+        roles = roles_of(columns, expected=("zebra", "cat"))
+    assert roles == (("zebra", "cat"), ["text", "n", "dog"])
     assert roles_of(columns, expected=("zebra", "cat"), ignore="dog")[0] == ("zebra", "cat")
     with pytest.raises(
         LabelMismatchError, match=r"Missing: 'lion'\. Not known to the detector: 'text', 'n', 'dog'"
     ):
         roles_of(columns, expected=("lion", "cat"))
-    numbered = {str(at): column for at, column in enumerate(logits.values())}
+    numbered = {str(number): column for number, column in enumerate(logits.values())}
     assert roles_of(numbered, expected=("lion", "cat", "fish"))[0] is None
     lists = made({"logits": [[1 / 3] * 2] * 60, "text": ["x"] * 60})
     content = read_frame(lists, Columns(expected=("lion", "cat")))

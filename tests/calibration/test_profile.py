@@ -47,8 +47,8 @@ def test_groups_may_come_in_any_order(rng):
     terms = Terms("logit", np.asarray)
     usual = Medians.from_logits(terms, logits, np.ones(6, bool), names)
     again = Profile.from_arrays(Profile(medians=usual).arrays(), ("9", "10+"), 2)
-    for result in (usual, again.medians):
-        medians, _ = result.of_samples(names[:2], 2)
+    for profile in (usual, again.medians):
+        medians, _ = profile.of_samples(names[:2], 2)
         np.testing.assert_array_equal(medians[0], np.median(logits[::2], axis=0))
         np.testing.assert_array_equal(medians[1], np.median(logits[1::2], axis=0))
 

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -164,27 +163,27 @@ def test_what_the_image_copies_is_not_ignored():
     assert any(fnmatch("tests", line) for line in lines)
 
 
-def test_the_image_has_the_python_of_the_lock_file_and_no_torch():
+def test_the_image_installs_only_files_with_hashes_of_the_locked_versions():
     instructions, _ = dockerfile()
-    [python] = [step.rest.partition("=")[2] for step in instructions if step.name == "ARG"]
-    head = (ROOT / "constraints.txt").read_text("utf-8").partition("\n")[0]
-    assert f"Python {python} " in head
-    [install] = [
-        step.rest for step in instructions if step.name == "RUN" and step.rest.startswith("pip ")
-    ]
-    assert "--constraint constraints.txt" in install
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    [extras] = re.findall(r"\.\[([\w,]+)\]", install)
-    needed = " ".join(
-        text for extra in extras.split(",") for text in project["optional-dependencies"][extra]
-    )
-    for name in ("onnxruntime", "starlette", "tokenizers"):
-        assert name in needed
-    assert "torch" not in needed
-    assert "nescio[" not in needed
-    # The service without a container has the same.
+    [base] = [step.rest.partition("=")[2] for step in instructions if step.name == "ARG"]
+    lock = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    assert f"Python {base.removeprefix('python:').removesuffix('-slim')} " in lock[0]
+    installs = [step.rest for step in instructions if step.name == "RUN" and "install" in step.rest]
+    packages, nescio = (rest for rest in installs if rest.startswith("pip "))
+    assert "--require-hashes --requirement requirements.txt" in packages
+    assert "--no-deps --no-build-isolation" in nescio
+    lines = (DEPLOY / "requirements.txt").read_text("utf-8").splitlines()[1:]
+    versions = [line.partition(" ")[0] for line in lines]
+    assert {*versions} <= {line.partition(" ")[0] for line in lock}
+    assert all(re.search(" --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+    names = {version.partition("==")[0] for version in versions}
+    assert names >= {"onnxruntime", "starlette", "tokenizers", "hatchling", "scikit-learn"}
+    assert "torch" not in names
+
+
+def test_the_service_without_a_container_has_the_extras_of_the_image():
     for file in (DEPLOY / "systemd" / "nescio.service", CONTAINERS):
-        assert f"'.[{extras}]'" in file.read_text("utf-8")
+        assert "'.[serve,onnx]'" in file.read_text("utf-8")
 
 
 def test_building_the_image_sends_no_statistics():

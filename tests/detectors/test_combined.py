@@ -261,9 +261,9 @@ def damaged(detector, path, monkeypatch, change):
     """Save the detector with a changed description, as a file from elsewhere may be."""
     to_file = saving._to_file
 
-    def changed(one):
-        node, tensors = to_file(one)
-        return (change(node) if one is detector else node), tensors
+    def changed(part):
+        node, tensors = to_file(part)
+        return (change(node) if part is detector else node), tensors
 
     with monkeypatch.context() as patch:
         patch.setattr(saving, "_to_file", changed)

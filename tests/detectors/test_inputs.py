@@ -12,7 +12,8 @@ import nescio as ns
 from fixtures.own_detectors import Together
 from fixtures.rectified import relu_outputs
 from nescio.checks import make_outputs
-from nescio.detectors import DETECTORS, inputs as reading
+from nescio.detectors import DETECTORS
+from nescio.detectors.inputs import read
 from nescio.errors import (
     IgnoredLabelsWarning,
     ImplausibleValuesWarning,
@@ -203,11 +204,11 @@ def test_labels_come_from_one_place(rng):
 
 def test_a_plain_array_is_taken_as_scikit_learns_check_takes_it(detector, logits):
     """Plain arrays skip that check, which takes longer than their scores."""
-    result = {char: reading.read(detector, logits.astype(char), ["logits"]) for char in "defi"}
+    result = {char: read(detector, logits.astype(char), ["logits"]) for char in "defi"}
     assert [result[char].arrays.logits.dtype.char for char in "defi"] == ["d", "f", "f", "d"]
     assert result["d"].arrays.logits is result["d"].source
     swapped = logits.astype(np.dtype(np.float32).newbyteorder())
-    matrix = reading.read(detector, swapped, ["logits"]).arrays.logits
+    matrix = read(detector, swapped, ["logits"]).arrays.logits
     assert matrix.dtype.isnative
     assert (matrix == swapped).all()
     for empty in (logits[:0], logits[:, :0]):

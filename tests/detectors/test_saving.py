@@ -168,9 +168,9 @@ def test_a_hostile_forest_cannot_read_out_of_bounds_or_walk_in_circles(saved):
     path = saved("isolation_forest")
     forest = ns.load(path)
 
-    def changed(name, at, value):
+    def changed(name, index, value):
         array = getattr(forest, name).copy()
-        array[at] = value
+        array[index] = value
         return {name: array}
 
     circle = forest.children_.copy()

@@ -73,8 +73,8 @@ def wrapped():
 @pytest.fixture(scope="module")
 def result(wrapped):
     detectors = {"joint_energy": ns.JointEnergy(), "max_logit": ns.MaxLogit()}
-    known, unknown = (wrapped.outputs(some_texts(50, seed=at)) for at in (3, 4))
-    return compare_outputs(detectors, known, {"a|b": unknown}, n_bootstrap=0)
+    id_outputs, ood_outputs = (wrapped.outputs(some_texts(50, seed=seed)) for seed in (3, 4))
+    return compare_outputs(detectors, id_outputs, {"a|b": ood_outputs}, n_bootstrap=0)
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +310,7 @@ def test_what_has_no_name_or_no_form_cannot_be_written(tmp_path):
     wrapped = trained(FunctionTransformer(lambda x: x + 1)).calibrate(ROWS[100:])
     with pytest.raises(ParameterError, match="<lambda>, which cannot be found by this name"):
         wrapped.save_pretrained(tmp_path / "model")
-    wrapped.runner.model.steps[0][1].inverse_func = (at for at in "ab")
+    wrapped.runner.model.steps[0][1].inverse_func = (letter for letter in "ab")
     with pytest.raises(ParameterError, match="skops cannot write this Pipeline"):
         wrapped.save_pretrained(tmp_path / "model")
 
@@ -388,8 +388,8 @@ def test_the_words_and_missing_values_of_a_table(tmp_path):
     table.loc[::9, "b"] = np.nan
     features = TableFeatures().fit(table)
     write_estimator(features, tmp_path / "features.skops")
-    found = read_estimator(tmp_path / "features.skops", [])
-    np.testing.assert_array_equal(found.transform(table), features.transform(table))
+    loaded = read_estimator(tmp_path / "features.skops", [])
+    np.testing.assert_array_equal(loaded.transform(table), features.transform(table))
 
 
 def test_what_is_no_wrapped_model(tmp_path):

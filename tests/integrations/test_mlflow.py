@@ -115,7 +115,7 @@ def test_a_registered_model_gives_labels_probabilities_and_verdicts(
 def test_what_mlflow_shows_of_the_model(mlflow, wrapped, logged):
     model = mlflow.pyfunc.load_model(logged.model_uri)
     signature, facts = model.metadata.signature, model.metadata.metadata
-    assert [str(one.type) for one in signature.inputs.inputs] == ["DataType.string"]
+    assert [str(column.type) for column in signature.inputs.inputs] == ["DataType.string"]
     assert signature.outputs.input_names() == COLUMNS
     assert model.input_example == some_texts(3)
     assert facts["team"] == "animals"
@@ -158,9 +158,9 @@ def test_tokens_of_any_length(mlflow, registry, wrapped, logged):
     loaded, texts = registry.load_model(logged.model_uri), some_texts(3)
     tokens = loaded.runner.tokenizer(texts).arrays
     example = registry._as_example({**tokens, "labels": np.ones(3)}, loaded)
-    found = registry._signature(loaded, example)
+    signature = registry._signature(loaded, example)
     expected = [("input_ids", (-1, -1)), ("attention_mask", (-1, -1))]
-    assert [(one.name, one.shape) for one in found.inputs.inputs] == expected
+    assert [(tensor.name, tensor.shape) for tensor in signature.inputs.inputs] == expected
     np.testing.assert_allclose(loaded.assess(tokens).scores, wrapped.assess(texts).scores, 1e-4)
 
 
@@ -186,10 +186,10 @@ def test_a_data_frame_in_and_out(mlflow, registry, table, tmp_path):
     registry.save_model(wrapped, tmp_path / "model", input_example=frame[:2])
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
     rows = frame[7:17]
-    found = loaded.predict(rows)
-    assert list(found.columns) == [*COLUMNS, "group"]
-    assert found.index.tolist() == rows.index.tolist()
-    assert_same_verdicts(found, wrapped(rows))
+    verdicts = loaded.predict(rows)
+    assert list(verdicts.columns) == [*COLUMNS, "group"]
+    assert verdicts.index.tolist() == rows.index.tolist()
+    assert_same_verdicts(verdicts, wrapped(rows))
 
 
 def test_texts(mlflow, registry, table, tmp_path):
@@ -255,9 +255,9 @@ def test_what_cannot_be_logged(registry, wrapped, tmp_path):
             "searches the training data",
         ),
     ]
-    for given, error, message in refused:
+    for unsuitable, error, message in refused:
         with pytest.raises(error, match=message):
-            registry.save_model(given, path, input_example=texts)
+            registry.save_model(unsuitable, path, input_example=texts)
         assert not path.exists()
     for example, message in (((texts,), "got tuple"), (iter(texts), "got"), ({}, "no rows")):
         with pytest.raises(ParameterError, match=message):

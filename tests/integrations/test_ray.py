@@ -91,11 +91,11 @@ def test_scores_on_this_machine_equal_those_of_one_process_and_ray_leaves_nothin
     monkeypatch.setattr(files, "_MOST_ROWS", 64)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     logits = rng.normal(-1, 3, (1000, 3))
-    table = {name: logits[:, at] for at, name in enumerate(("cat", "dog", "cow"))}
-    table |= {"text": [f"row {at}" for at in range(1000)], "id": np.arange(1000) * 7}
+    table = {name: logits[:, index] for index, name in enumerate(("cat", "dog", "cow"))}
+    table |= {"text": [f"row {index}" for index in range(1000)], "id": np.arange(1000) * 7}
     parquet.write_table(pyarrow.table(table), tmp_path / "new.parquet", row_group_size=300)
-    known = ns.Outputs(rng.normal(-1, 3, (900, 3)), label_names=["cow", "cat", "dog"])
-    ns.JointEnergy().calibrate(known, groups="label_count").save(tmp_path / "d.nescio")
+    held_out = ns.Outputs(rng.normal(-1, 3, (900, 3)), label_names=["cow", "cat", "dog"])
+    ns.JointEnergy().calibrate(held_out, groups="label_count").save(tmp_path / "d.nescio")
     command = ["score", str(tmp_path / "d.nescio"), str(tmp_path / "new.parquet"), "--json", "-o"]
     assert main([*command, str(tmp_path / "local.parquet")]) == 0
     capfd.readouterr()
@@ -104,12 +104,14 @@ def test_scores_on_this_machine_equal_those_of_one_process_and_ray_leaves_nothin
     assert (json.loads(said)["n_samples"], complaints) == (1000, "")
     made, plain = (parquet.read_table(tmp_path / f"{name}.parquet") for name in ("ray", "local"))
     assert made.equals(plain)
-    assert made["id"].to_pylist() == [str(7 * at) for at in range(1000)]
+    assert made["id"].to_pylist() == [str(7 * index) for index in range(1000)]
     # What was started is stopped and removed.
     trace = f"nescio-ray-{os.getpid()}-"
     assert not ray.is_initialized()
     assert not list(Path("/tmp").glob(f"{trace}*"))
-    lines = [" ".join(found.info["cmdline"] or ()) for found in psutil.process_iter(["cmdline"])]
+    lines = [
+        " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    ]
     assert not [line for line in lines if trace in line]
 
 
@@ -165,14 +167,14 @@ def test_ray_serve_gives_verdicts(cluster, own_folder, onnx_file, tmp_path, rng)
         rows = rng.normal(size=(40, 6)).astype(np.float32)
         body = json.dumps({"inputs": rows.tolist()}).encode()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", body) as answer:
-            found = json.load(answer)
+            verdicts = json.load(answer)
     finally:
         serve.shutdown()
         ray.shutdown()
     expected = wrapped(rows)
-    assert [tuple(names) for names in found["predicted"]] == expected.label_lists()
-    np.testing.assert_allclose(found["probs"], expected.probs, atol=1e-6)
-    np.testing.assert_allclose(found["score"], expected.assessment.scores, rtol=1e-6)
-    np.testing.assert_allclose(found["p_value"], expected.assessment.p_values, atol=0.01)
-    assert found["in_distribution"] == expected.in_distribution.tolist()
-    assert {True, False} == set(found["in_distribution"])
+    assert [tuple(names) for names in verdicts["predicted"]] == expected.label_lists()
+    np.testing.assert_allclose(verdicts["probs"], expected.probs, atol=1e-6)
+    np.testing.assert_allclose(verdicts["score"], expected.assessment.scores, rtol=1e-6)
+    np.testing.assert_allclose(verdicts["p_value"], expected.assessment.p_values, atol=0.01)
+    assert verdicts["in_distribution"] == expected.in_distribution.tolist()
+    assert {True, False} == set(verdicts["in_distribution"])

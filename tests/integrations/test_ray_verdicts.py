@@ -22,8 +22,8 @@ ADDED = ["score", "p_value", "in_distribution"]
 
 @pytest.fixture
 def detector(rng):
-    known = ns.Outputs(rng.normal(-1, 3, (900, 3)), label_names=NAMES)
-    return ns.JointEnergy().calibrate(known, groups="label_count")
+    held_out = ns.Outputs(rng.normal(-1, 3, (900, 3)), label_names=NAMES)
+    return ns.JointEnergy().calibrate(held_out, groups="label_count")
 
 
 @pytest.fixture
@@ -35,18 +35,18 @@ def logits(rng):
 def frame(logits):
     """The labels in another order, and other columns."""
     columns = {name: logits[:, NAMES.index(name)] for name in ("cow", "cat", "dog")}
-    return pandas.DataFrame({"file": [f"{at}.jpg" for at in range(50)], "user": 7, **columns})
+    return pandas.DataFrame({"file": [f"{row}.jpg" for row in range(50)], "user": 7, **columns})
 
 
 def test_a_frame_gets_the_verdicts_of_assess(detector, frame, logits):
     expected = detector.assess(ns.Outputs(logits, label_names=NAMES)).columns()
-    found = Verdicts(detector)(frame)
-    assert list(found.columns) == [*frame.columns, *ADDED, "group"]
+    judged = Verdicts(detector)(frame)
+    assert list(judged.columns) == [*frame.columns, *ADDED, "group"]
     for name in (*ADDED, "group"):
-        assert found[name].tolist() == expected[name].tolist()
-    assert found["file"].tolist() == frame["file"].tolist()
+        assert judged[name].tolist() == expected[name].tolist()
+    assert judged["file"].tolist() == frame["file"].tolist()
     none = Verdicts(detector)(frame[:0])
-    assert none.dtypes.equals(found.dtypes)
+    assert none.dtypes.equals(judged.dtypes)
 
 
 def test_the_file_is_read_and_the_object_carries_its_detector(detector, frame, tmp_path):
@@ -102,8 +102,8 @@ def test_what_cannot_be_scored(detector, frame):
 def test_a_plain_loop_over_frames_as_mapinpandas_has_it(detector, frame):
     made = Verdicts(detector, keep="file")
     inspect.signature(made.over)  # Spark asks for it
-    found = pandas.concat(made.over(iter([frame[:20], frame[20:]])))
-    assert found.equals(made(frame))
+    judged = pandas.concat(made.over(iter([frame[:20], frame[20:]])))
+    assert judged.equals(made(frame))
 
 
 @pytest.fixture

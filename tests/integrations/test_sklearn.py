@@ -75,7 +75,7 @@ def checks():
 @pytest.mark.parametrize(
     ("estimator", "check"),
     [*checks()] if RECENT else [],
-    ids=lambda one: getattr(getattr(one, "func", one), "__name__", type(one).__name__),
+    ids=lambda value: getattr(getattr(value, "func", value), "__name__", type(value).__name__),
 )
 def test_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
@@ -95,14 +95,14 @@ def frame(table):
     """The same as an ordinary shuffled frame, with words, times and missing values."""
     pandas = pytest.importorskip("pandas")
     x, y = table
-    found = pandas.DataFrame(x.copy(), columns=list("abcde"))
-    found["id"] = [f"r{row}" for row in range(len(x))]
-    found["when"] = pandas.date_range("2026-01-01", periods=len(x), freq="h")
-    found["kind"] = pandas.Categorical(np.where(x[:, 0] > 0, "red", "blue"))
-    found.loc[::20, "b"] = np.nan
+    inputs = pandas.DataFrame(x.copy(), columns=list("abcde"))
+    inputs["id"] = [f"r{row}" for row in range(len(x))]
+    inputs["when"] = pandas.date_range("2026-01-01", periods=len(x), freq="h")
+    inputs["kind"] = pandas.Categorical(np.where(x[:, 0] > 0, "red", "blue"))
+    inputs.loc[::20, "b"] = np.nan
     labels = pandas.DataFrame(y, columns=["cold", "wet", "late"])
     order = np.random.default_rng(1).permutation(len(x))
-    return found.iloc[order], labels.iloc[order]
+    return inputs.iloc[order], labels.iloc[order]
 
 
 # --- predictions and verdicts -------------------------------------------------------------------
@@ -172,9 +172,9 @@ def test_an_ordinary_frame_needs_no_preparation(frame):
     boosting = MultiOutputClassifier(HistGradientBoostingClassifier(max_iter=3))
     model = WithVerdict(boosting).fit(x[:700], y[:700])
     assert model.feature_names_in_.tolist() == [*"abcde", "kind"]
-    found = model.wrapped_(x[700:])
-    assert set().union(*found.label_lists()) == {"cold", "wet", "late"}
-    assert found.outputs.ids[0] == str(x.index[700])
+    prediction = model.wrapped_(x[700:])
+    assert set().union(*prediction.label_lists()) == {"cold", "wet", "late"}
+    assert prediction.outputs.ids[0] == str(x.index[700])
     assert (model.verdict(x[700:]) == 1).mean() > 0.88
     assert (model.verdict(x[700:].assign(e=60.0)) == -1).all()
     assert (model.verdict(x[700:].assign(a=np.nan, b=np.nan, c=np.nan, d=np.nan)) == -1).all()
@@ -199,10 +199,10 @@ def test_texts_have_no_table():
     truth = np.array([["red" in text, "cat" in text] for text in texts]).astype(int)
     model = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
     with pytest.warns(DefaultDetectorWarning, match="and there are 50"):
-        found = WithVerdict(model).fit(texts, truth)
-    assert "Chosen: joint energy" in found.reason_
-    assert "sparse_threshold=0" in found.reason_
-    assert found.predict(["a red cat"]).tolist() == [[1, 1]]
+        fitted = WithVerdict(model).fit(texts, truth)
+    assert "Chosen: joint energy" in fitted.reason_
+    assert "sparse_threshold=0" in fitted.reason_
+    assert fitted.predict(["a red cat"]).tolist() == [[1, 1]]
     assert WithVerdict(model, "max_logit").fit(texts, truth).reason_ == ""
 
 
@@ -230,11 +230,11 @@ def test_cross_validation(table):
     def kept(fitted, inputs, labels):
         return (fitted.verdict(inputs) == 1).mean()
 
-    found = cross_validate(
+    scores = cross_validate(
         model, x, y, cv=2, scoring={"kept": kept, "roc": "roc_auc"}, error_score="raise"
     )
-    assert (found["test_kept"] > 0.85).all()
-    assert (found["test_roc"] > 0.9).all()
+    assert (scores["test_kept"] > 0.85).all()
+    assert (scores["test_roc"] > 0.9).all()
 
 
 def test_a_search_sets_parameters_of_the_estimator_and_of_the_detector(table):
@@ -261,13 +261,13 @@ def test_the_columns_of_transform(frame):
     x, y = frame
     model = WithVerdict(BOOSTING).set_output(transform="pandas")
     x = x.drop(columns=["id", "when", "kind"])
-    found = model.fit(x[:700], y[:700]).transform(x[700:])
-    assert found.columns.tolist() == ["score", "p_value", "verdict"]
-    assert found.index.equals(x.index[700:])
+    columns = model.fit(x[:700], y[:700]).transform(x[700:])
+    assert columns.columns.tolist() == ["score", "p_value", "verdict"]
+    assert columns.index.equals(x.index[700:])
     assessed = model.assess(x[700:])
-    np.testing.assert_array_equal(found["verdict"], model.verdict(x[700:]))
-    np.testing.assert_array_equal(found["p_value"], assessed.p_values)
-    np.testing.assert_array_equal(found["score"], assessed.scores)
+    np.testing.assert_array_equal(columns["verdict"], model.verdict(x[700:]))
+    np.testing.assert_array_equal(columns["p_value"], assessed.p_values)
+    np.testing.assert_array_equal(columns["score"], assessed.scores)
 
 
 def test_the_end_of_a_pipeline(table):
@@ -284,8 +284,8 @@ def test_weights_are_routed(table):
         tree = DecisionTreeClassifier(max_depth=2).set_fit_request(sample_weight="importance")
         model = WithVerdict(tree).fit(x, y, importance=weights)
         assert model.predict(x)[:, 0].all()
-        found = cross_validate(model, x, y, cv=2, params={"importance": weights})
-        assert np.isfinite(found["test_score"]).all()
+        scores = cross_validate(model, x, y, cv=2, params={"importance": weights})
+        assert np.isfinite(scores["test_score"]).all()
         with pytest.raises(TypeError, match="sample_weight"):
             model.fit(x, y, sample_weight=weights)
 

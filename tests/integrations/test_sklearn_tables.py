@@ -15,32 +15,34 @@ def test_the_features_of_a_table():
     x["when"] = pandas.date_range("2026-01-01", periods=len(x), freq="h")
     x["kind"] = pandas.Categorical(np.where(x["a"] > 5, "red", "blue"))
     x.loc[::20, "b"] = np.nan
-    found = TableFeatures().fit(x).transform(x)
+    features = TableFeatures().fit(x).transform(x)
     # 5 numbers, whether each is missing, ids (all of them rare), 2 kinds and a constant
-    assert found.shape == (len(x), 5 + 5 + 1 + 2 + 1)
+    assert features.shape == (len(x), 5 + 5 + 1 + 2 + 1)
     numbers = x[list("acde")].to_numpy()
-    np.testing.assert_allclose(found[:, [0, 2, 3, 4]], (numbers - numbers.mean(0)) / numbers.std(0))
+    np.testing.assert_allclose(
+        features[:, [0, 2, 3, 4]], (numbers - numbers.mean(0)) / numbers.std(0)
+    )
     gaps = x["b"].isna().to_numpy()
-    np.testing.assert_array_equal(found[:, 6], gaps)
-    assert (found[gaps, 1] == 0).all()
-    np.testing.assert_array_equal(found[:, 10], 1)
-    np.testing.assert_array_equal(found[:, 11:13].sum(1), 1)
-    np.testing.assert_allclose(found[:, 13], np.sqrt(7))
+    np.testing.assert_array_equal(features[:, 6], gaps)
+    assert (features[gaps, 1] == 0).all()
+    np.testing.assert_array_equal(features[:, 10], 1)
+    np.testing.assert_array_equal(features[:, 11:13].sum(1), 1)
+    np.testing.assert_allclose(features[:, 13], np.sqrt(7))
 
 
 def test_columns_of_0_and_1_and_columns_without_numbers_stay():
     x = np.array([[0, 5.0, np.nan, 7.0], [1, 6.0, np.nan, 7.0], [0, 7.0, np.nan, 7.0]])
-    found = TableFeatures().fit(x).transform(x)
-    np.testing.assert_array_equal(found[:, 0], x[:, 0])
-    np.testing.assert_array_equal(found[:, [2, 3]], 0)
-    np.testing.assert_array_equal(found[:, 6], 1)
+    features = TableFeatures().fit(x).transform(x)
+    np.testing.assert_array_equal(features[:, 0], x[:, 0])
+    np.testing.assert_array_equal(features[:, [2, 3]], 0)
+    np.testing.assert_array_equal(features[:, 6], 1)
 
 
 def test_an_unknown_word_is_no_error():
     pandas = pytest.importorskip("pandas")
     features = TableFeatures().fit(pandas.DataFrame({"kind": ["x", "y", None] * 50}))
-    found = features.transform(pandas.DataFrame({"kind": ["x", "z", None]}))
-    np.testing.assert_array_equal(found[:, :3], [[0, 1, 0], [0, 0, 0], [1, 0, 0]])
+    transformed = features.transform(pandas.DataFrame({"kind": ["x", "z", None]}))
+    np.testing.assert_array_equal(transformed[:, :3], [[0, 1, 0], [0, 0, 0], [1, 0, 0]])
 
 
 def test_times_are_left_out():
@@ -72,11 +74,11 @@ def test_whole_numbers_that_are_all_different_are_ids():
     rng = np.random.default_rng(0)
     numbers = rng.integers(0, 9, (60, 2))
     x = np.column_stack([numbers[:, 0], np.arange(60), numbers[:, 1]])
-    for given, name in ((x, "1"), (pandas.DataFrame(x, columns=["a", "id", "b"]), "'id'")):
+    for inputs, name in ((x, "1"), (pandas.DataFrame(x, columns=["a", "id", "b"]), "'id'")):
         with pytest.warns(IgnoredColumnsWarning, match=f"columns {name} hold .* to float"):
-            features = TableFeatures().fit(given)
+            features = TableFeatures().fit(inputs)
         expected = TableFeatures().fit_transform(numbers)
-        np.testing.assert_array_equal(features.transform(given), expected)
+        np.testing.assert_array_equal(features.transform(inputs), expected)
     with pytest.warns(UserWarning, match="feature names"):
         np.testing.assert_array_equal(features.transform(x), expected)
     assert TableFeatures().fit_transform(x.astype(float)).shape == (60, 3 + 3 + 1)
@@ -100,11 +102,11 @@ def test_other_ordinary_columns():
             "number": rng.normal(size=60),
         }
     )
-    found = TableFeatures().fit_transform(table)
-    assert found.shape == (60, 4 + 4 + 1 + 1)  # without the times
-    np.testing.assert_array_equal(found[:3, :3], [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
-    np.testing.assert_array_equal(found[:3, 4:7], [[0, 0, 1], [0, 0, 1], [0, 1, 1]])
-    np.testing.assert_array_equal(found[:, 8], 1)
+    features = TableFeatures().fit_transform(table)
+    assert features.shape == (60, 4 + 4 + 1 + 1)  # without the times
+    np.testing.assert_array_equal(features[:3, :3], [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(features[:3, 4:7], [[0, 0, 1], [0, 0, 1], [0, 1, 1]])
+    np.testing.assert_array_equal(features[:, 8], 1)
 
 
 def test_a_word_that_is_a_number_may_come_as_another_type():
@@ -114,7 +116,7 @@ def test_a_word_that_is_a_number_may_come_as_another_type():
     expected = features.transform(fitted[:2])
     assert expected[:, :2].tolist() == [[1, 0], [0, 1]]
     for values in ([1.0, 2.0], ["1", "2"], np.array([1, 2], "f4"), pandas.Categorical([1.0, 2.0])):
-        found = features.transform(pandas.DataFrame({"c": values}))
-        np.testing.assert_array_equal(found, expected)
+        transformed = features.transform(pandas.DataFrame({"c": values}))
+        np.testing.assert_array_equal(transformed, expected)
     half = features.transform(pandas.DataFrame({"c": [1.5, np.nan]}))
     np.testing.assert_array_equal(half[:, :2], 0)

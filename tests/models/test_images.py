@@ -28,11 +28,13 @@ def test_greys_of_16_bits_look_as_in_8(tmp_path, grey, name, dtype):
     assert deep.mode in ("I;16", "I;16B", "I")
     deep.save(tmp_path / name)
     image.fromarray(grey).save(tmp_path / "plain.png")
-    found, expected = (np.asarray(read_image(tmp_path / file), int) for file in (name, "plain.png"))
-    assert found.shape == (*grey.shape, 3)
-    assert np.abs(found - expected).max() <= 1
+    deep_pixels, expected = (
+        np.asarray(read_image(tmp_path / file), int) for file in (name, "plain.png")
+    )
+    assert deep_pixels.shape == (*grey.shape, 3)
+    assert np.abs(deep_pixels - expected).max() <= 1
     sent = read_image((tmp_path / name).read_bytes())
-    assert np.asarray(sent).tolist() == found.tolist()
+    assert np.asarray(sent).tolist() == deep_pixels.tolist()
 
 
 def test_values_whose_range_is_not_known_are_refused(tmp_path, grey):

@@ -17,8 +17,8 @@ from nescio.models.base import is_head, layer_names, pooled
 def maps_to(outputs):
     """Whether the head of these outputs maps its input to their logits."""
     head = outputs.head
-    found = outputs.get("penultimate") @ head.weight.T + head.bias
-    np.testing.assert_allclose(found, outputs.logits, atol=1e-4)
+    logits = outputs.get("penultimate") @ head.weight.T + head.bias
+    np.testing.assert_allclose(logits, outputs.logits, atol=1e-4)
     return True
 
 
@@ -69,13 +69,13 @@ def small_network():
 
 
 @pytest.mark.parametrize(
-    ("features", "known"),
+    ("features", "has_head"),
     [("penultimate", True), ("3:input", True), ("1", True), ("0", False), ("input", False)],
 )
-def test_torch(features, known, rng):
+def test_the_head_of_a_torch_model(features, has_head, rng):
     inputs = rng.normal(size=(9, 6))
     outputs = ns.wrap(small_network(), features=features).outputs(inputs, batch_size=4)
-    assert maps_to(outputs) if known else outputs.head is None
+    assert maps_to(outputs) if has_head else outputs.head is None
     if features == "input":
         np.testing.assert_allclose(outputs.features, inputs, rtol=1e-6)
 
@@ -140,7 +140,7 @@ def test_a_layer_with_other_rows(rng):
 
 
 @pytest.mark.parametrize(
-    ("model", "known"),
+    ("model", "has_head"),
     [
         (OneVsRestClassifier(LogisticRegression()), True),
         (MultiOutputClassifier(LogisticRegression()), True),
@@ -151,11 +151,11 @@ def test_a_layer_with_other_rows(rng):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_scikit_learn(model, known, multi_label):
+def test_the_head_of_a_scikit_learn_model(model, has_head, multi_label):
     inputs, truth = multi_label
     outputs = ns.wrap(model.fit(inputs + 1, truth), features="input").outputs(inputs)
     np.testing.assert_array_equal(outputs.features, inputs)
-    assert maps_to(outputs) if known else outputs.head is None
+    assert maps_to(outputs) if has_head else outputs.head is None
 
 
 def test_the_input_of_the_last_step_of_a_pipeline(multi_label):

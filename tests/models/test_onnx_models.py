@@ -73,8 +73,8 @@ def test_which_output_is_said_or_found(onnx_file, inputs):
     with pytest.raises(ParameterError, match="device must be 'cpu' or 'cuda'"):
         ns.wrap(two, device="tpu")
     expected = ns.wrap(two, output="scores").outputs(inputs).logits
-    found = ns.wrap(two, output="probs", from_probs=True).outputs(inputs).logits
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    logits = ns.wrap(two, output="probs", from_probs=True).outputs(inputs).logits
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
     with pytest.raises(ParameterError, match=r"output must be an output of the graph.*got 'sco'"):
         ns.wrap(two, output="sco")
     with pytest.raises(ParameterError, match=r"features must be an output of the graph.*got 'g'"):
@@ -100,8 +100,8 @@ def test_names_that_the_file_brings(onnx_file):
 
 
 def test_a_graph_of_one_sample_runs_one_at_a_time(onnx_file, inputs):
-    found = ns.wrap(onnx_file("one.onnx", batch=1)).outputs(inputs).logits
-    np.testing.assert_allclose(found, onnx_file.compute(inputs), rtol=1e-5, atol=1e-6)
+    logits = ns.wrap(onnx_file("one.onnx", batch=1)).outputs(inputs).logits
+    np.testing.assert_allclose(logits, onnx_file.compute(inputs), rtol=1e-5, atol=1e-6)
     four = ns.wrap(onnx_file("four.onnx", batch=4))
     assert len(four.outputs(inputs[:8])) == 8
     with pytest.raises(ShapeError, match=r"takes exactly 4 samples at a time, got 2"):
@@ -109,7 +109,7 @@ def test_a_graph_of_one_sample_runs_one_at_a_time(onnx_file, inputs):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("inputs", "message"),
     [
         ({"y": np.zeros((2, 6))}, "takes the inputs x, got y"),
         ((np.zeros((2, 6)), np.zeros((2, 6))), "takes the inputs x, got 0, 1"),
@@ -118,9 +118,9 @@ def test_a_graph_of_one_sample_runs_one_at_a_time(onnx_file, inputs):
         ("a text", "got text"),
     ],
 )
-def test_inputs_that_do_not_fit(onnx_file, given, message):
+def test_inputs_that_do_not_fit(onnx_file, inputs, message):
     with pytest.raises(InputError, match=message):
-        ns.wrap(onnx_file()).outputs(given)
+        ns.wrap(onnx_file()).outputs(inputs)
 
 
 def test_a_file_that_is_no_onnx(tmp_path):
@@ -266,11 +266,11 @@ def test_which_layer_is_taken_for_a_detector(network, onnx_file, inputs):
 
 def test_the_pooled_layer_of_a_module_is_not_looked_up_in_a_graph(network, inputs, rng):
     # A detector that a torch module was wrapped with: "pooled" of a graph may be another layer.
-    def given(n):
+    def make_outputs(n):
         manifest = {"layers": ["pooled"]}
         return ns.Outputs(rng.normal(size=(n, 4)), rng.normal(size=(n, 6)), manifest=manifest)
 
-    detector = ns.NearestNeighbours().fit(given(50)).calibrate(given(50))
+    detector = ns.NearestNeighbours().fit(make_outputs(50)).calibrate(make_outputs(50))
     path = network()
     with pytest.raises(MissingInputError, match="features="):
         ns.wrap(path, detector=detector)

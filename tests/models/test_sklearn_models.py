@@ -56,8 +56,8 @@ def test_predictions_are_the_models_own(name, multi_label):
 def test_probabilities_of_each_label_become_logits(name, multi_label):
     model = (DECISIONS | PROBS)[name].fit(*multi_label)
     probs = np.column_stack([part[:, 1] for part in model.predict_proba(multi_label[0])])
-    found = ns.wrap(model).outputs(multi_label[0]).logits
-    np.testing.assert_allclose(ns.scores.label_prob(found), probs, atol=1e-12)
+    logits = ns.wrap(model).outputs(multi_label[0]).logits
+    np.testing.assert_allclose(ns.scores.label_prob(logits), probs, atol=1e-12)
 
 
 def test_probabilities_can_be_asked_for(multi_label):
@@ -77,9 +77,9 @@ def test_a_label_that_was_never_seen_counts_nothing(multi_label):
         constant = OneVsRestClassifier(LogisticRegression()).fit(inputs, truth)
     forest = RandomForestClassifier(5, random_state=0).fit(inputs, truth)
     for model in (constant, forest):
-        found = ns.wrap(model).outputs(inputs).logits
-        assert np.isneginf(found[:, 1]).all()
-        assert np.isfinite(found[:, 0]).any()
+        logits = ns.wrap(model).outputs(inputs).logits
+        assert np.isneginf(logits[:, 1]).all()
+        assert np.isfinite(logits[:, 0]).any()
 
 
 # --- inputs -----------------------------------------------------------------------------------
@@ -92,8 +92,8 @@ def test_data_frames_and_sparse_matrices_are_taken(multi_label):
     model = OneVsRestClassifier(LogisticRegression())
     model.fit(frame, truth)
     expected = model.decision_function(frame)
-    found = ns.wrap(model).outputs(frame, batch_size=50).logits
-    np.testing.assert_allclose(found, expected)
+    logits = ns.wrap(model).outputs(frame, batch_size=50).logits
+    np.testing.assert_allclose(logits, expected)
     assert ns.wrap(model).outputs(frame).ids is None
     turned = ns.wrap(model).calibrate(frame).predict(frame[::-1])
     assert turned.outputs.ids[:2].tolist() == [str(len(frame) - 1), str(len(frame) - 2)]
@@ -125,8 +125,8 @@ def test_a_frame_of_texts_is_not_taken_for_the_names_of_its_columns(of_texts):
 def test_other_forms_of_texts(of_texts):
     wrapped, texts = of_texts
     expected = wrapped.outputs(texts).logits
-    for given in (tuple(texts), iter(texts), np.array(texts), iter([texts[:2], texts[2:]])):
-        np.testing.assert_array_equal(wrapped.outputs(given).logits, expected)
+    for form in (tuple(texts), iter(texts), np.array(texts), iter([texts[:2], texts[2:]])):
+        np.testing.assert_array_equal(wrapped.outputs(form).logits, expected)
     with pytest.raises(InputError, match="got a NoneType"):
         wrapped.outputs(text for text in (None, "red"))
     with pytest.raises(InputError, match="the model cannot run on these inputs"):

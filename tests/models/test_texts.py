@@ -43,9 +43,9 @@ class Bag(torch.nn.Module):
 
 def own_logits(model, text, **options):
     """Of one text, without nescio."""
-    found = word_tokenizer(**options).encode(text)
+    encoded = word_tokenizer(**options).encode(text)
     with torch.no_grad():
-        ids, mask = (torch.tensor([part]) for part in (found.ids, found.attention_mask))
+        ids, mask = (torch.tensor([part]) for part in (encoded.ids, encoded.attention_mask))
         return model(ids, mask).numpy()[0]
 
 
@@ -115,9 +115,11 @@ def test_verdicts_and_a_saved_file_have_the_texts(model, tmp_path):
 
 def test_truncated_texts_are_counted_and_reported_once(model):
     wrapped = ns.wrap(model, tokenizer=word_tokenizer(max_tokens=4))
-    with pytest.warns(TruncatedTextWarning, match=r"2 of 4 texts have more than 4 tokens") as found:
+    with pytest.warns(
+        TruncatedTextWarning, match=r"2 of 4 texts have more than 4 tokens"
+    ) as caught:
         outputs = wrapped.outputs(TEXTS, batch_size=2)
-    assert len(found) == 1
+    assert len(caught) == 1
     assert outputs.manifest["n_truncated"] == 2
     expected = [own_logits(model, text, max_tokens=4) for text in TEXTS]
     np.testing.assert_allclose(outputs.logits, expected, atol=1e-6)
@@ -151,8 +153,8 @@ def test_padding_that_a_model_does_not_ignore_is_an_error():
         with pytest.raises(InputError, match=r"padding changes the logits .*batch_size=1"):
             wrapped.outputs(TEXTS)
     assert len(ns.wrap(Unmasked(), tokenizer=tokenizer).outputs(TEXTS, batch_size=1)) == 4
-    found = ns.wrap(Masked(), tokenizer=tokenizer).outputs(TEXTS).logits
-    np.testing.assert_allclose(found, ns.wrap(Bag(), tokenizer=tokenizer).outputs(TEXTS).logits)
+    logits = ns.wrap(Masked(), tokenizer=tokenizer).outputs(TEXTS).logits
+    np.testing.assert_allclose(logits, ns.wrap(Bag(), tokenizer=tokenizer).outputs(TEXTS).logits)
 
 
 @pytest.mark.parametrize("padding_id", [None, 1])
@@ -172,8 +174,8 @@ def test_a_file_or_a_folder(model, tmp_path):
     word_tokenizer().save(str(path))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 4}))
     expected = ns.wrap(model, tokenizer=word_tokenizer(max_tokens=4)).runner.tokenizer
-    for given in (path, str(path), tmp_path):
-        assert ns.wrap(model, tokenizer=given).runner.tokenizer.json() == expected.json()
+    for source in (path, str(path), tmp_path):
+        assert ns.wrap(model, tokenizer=source).runner.tokenizer.json() == expected.json()
     (tmp_path / "saved.json").write_text(expected.json())  # with its maximum length
     assert ns.wrap(model, tokenizer=tmp_path / "saved.json").runner.tokenizer.max_tokens == 4
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 1e30}')
@@ -188,22 +190,22 @@ def test_a_file_or_a_folder(model, tmp_path):
 
 def test_the_tokenizer_of_transformers_stays_unchanged(model):
     transformers = pytest.importorskip("transformers")
-    given = transformers.PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=word_tokenizer(max_tokens=3),
         pad_token="[PAD]",
         padding_side="left",
         truncation_side="left",
         model_max_length=5,
     )
-    before = given.backend_tokenizer.to_str()
-    wrapped = ns.wrap(model, tokenizer=given)
+    before = tokenizer.backend_tokenizer.to_str()
+    wrapped = ns.wrap(model, tokenizer=tokenizer)
     assert wrapped.runner.tokenizer.max_tokens == 5  # as transformers itself would truncate
     ids = next(wrapped.runner.batches(TEXTS[:2], 9)).inputs["input_ids"]
-    assert given.backend_tokenizer.to_str() == before
-    assert ids[1].tolist() == [0, *given("blue dog")["input_ids"]]
+    assert tokenizer.backend_tokenizer.to_str() == before
+    assert ids[1].tolist() == [0, *tokenizer("blue dog")["input_ids"]]
     [cut] = next(wrapped.runner.batches(TEXTS[2:3], 9)).inputs["input_ids"].tolist()
-    assert cut == given(TEXTS[2], truncation=True)["input_ids"]
-    assert cut[1:4] == [given.vocab[word] for word in ("cow", "sleeps", "today")]
+    assert cut == tokenizer(TEXTS[2], truncation=True)["input_ids"]
+    assert cut[1:4] == [tokenizer.vocab[word] for word in ("cow", "sleeps", "today")]
 
 
 # --- what is not taken ------------------------------------------------------------------------
@@ -332,8 +334,8 @@ class Chosen(TransformerMixin, BaseEstimator):
 def test_a_pipeline_may_take_the_column_itself(pipeline):
     pd = pytest.importorskip("pandas")
     chosen = make_pipeline(Chosen(), pipeline)
-    found = ns.wrap(chosen).outputs(pd.DataFrame({"text": ["red cat"]}))
-    np.testing.assert_array_equal(found.logits, pipeline.decision_function(["red cat"]))
+    outputs = ns.wrap(chosen).outputs(pd.DataFrame({"text": ["red cat"]}))
+    np.testing.assert_array_equal(outputs.logits, pipeline.decision_function(["red cat"]))
 
 
 # --- ONNX -------------------------------------------------------------------------------------
@@ -366,10 +368,12 @@ def graph(model, tmp_path):
             [helper.make_tensor_value_info("logits", 1, ["batch", 3])],
             [arrays.from_array(array, name) for name, array in constants.items()],
         )
-        found = helper.make_model(built, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        graph_file = helper.make_model(
+            built, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        )
         if tokenizer is not None:
-            helper.set_model_props(found, {"nescio.tokenizer": tokenizer})
-        onnx.save(found, tmp_path / "bag.onnx")
+            helper.set_model_props(graph_file, {"nescio.tokenizer": tokenizer})
+        onnx.save(graph_file, tmp_path / "bag.onnx")
         return tmp_path / "bag.onnx"
 
     return make
@@ -377,8 +381,8 @@ def graph(model, tmp_path):
 
 def test_a_graph_takes_texts(model, graph):
     expected = ns.wrap(model, tokenizer=word_tokenizer()).outputs(TEXTS).logits
-    found = ns.wrap(graph(), tokenizer=word_tokenizer()).outputs(TEXTS).logits
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    logits = ns.wrap(graph(), tokenizer=word_tokenizer()).outputs(TEXTS).logits
+    np.testing.assert_allclose(logits, expected, atol=1e-6)
     fixed = ns.wrap(graph(length=6), tokenizer=word_tokenizer())
     assert fixed.runner.tokenizer.max_tokens == 6
     np.testing.assert_allclose(fixed.outputs(TEXTS).logits, expected, atol=1e-6)

@@ -31,11 +31,13 @@ class Tokens(nn.Module):
 
 
 def test_the_outputs_of_inner_layers_are_not_kept():
-    model, given = Tokens(), []
-    model.inner[0].register_forward_hook(lambda _, __, output: given.append(weakref.ref(output)))
+    model, inner_outputs = Tokens(), []
+    model.inner[0].register_forward_hook(
+        lambda _, __, output: inner_outputs.append(weakref.ref(output))
+    )
     with torch.no_grad(), CallOrder(model) as calls:
         logits = model(torch.zeros(2, 5, 4))
-        assert given[0]() is None
+        assert inner_outputs[0]() is None
     assert [path for path, _ in calls.leaves(logits)] == ["inner.0", "inner.1", "inner.2", "head"]
 
 
@@ -104,8 +106,8 @@ def test_layers_over_time_are_averaged_over_it(layer):
     last = int(layer[0]) + (not layer.endswith(":input"))
     with torch.no_grad():
         expected = model[:last].eval()(series).mean(2)
-    found = ns.wrap(model, features=layer).outputs(series).features
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    features = ns.wrap(model, features=layer).outputs(series).features
+    np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_one_row_per_token_is_not_taken_for_a_series():
@@ -201,8 +203,8 @@ def test_a_layer_that_works_in_place_does_not_change_the_features():
     )
     inputs = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0))
     wanted = inputs.flatten(1).numpy().copy()
-    found = ns.wrap(model, features="input").outputs(inputs.clone()).features
-    np.testing.assert_array_equal(found, wanted)
+    features = ns.wrap(model, features="input").outputs(inputs.clone()).features
+    np.testing.assert_array_equal(features, wanted)
 
 
 class HeadFirst(nn.Module):

@@ -44,10 +44,10 @@ def own_logits(model, *inputs, **named):
     modes = {part: part.training for part in model.modules()}
     model.eval()
     with torch.no_grad():
-        given = model(*inputs, **named)
+        output = model(*inputs, **named)
     for part, mode in modes.items():
         part.training = mode
-    return getattr(given, "logits", given).numpy()
+    return getattr(output, "logits", output).numpy()
 
 
 def state(model):
@@ -137,20 +137,20 @@ def test_passes_in_threads_do_not_meet():
     wrapped = ns.wrap(model, features="pool")
     batches = [images(16, seed=seed) for seed in range(4)]
     expected = [wrapped.outputs(batch) for batch in batches]
-    found = {}
+    by_thread = {}
 
-    def run(at):
-        found[at] = [wrapped.outputs(batches[at], batch_size=4) for _ in range(8)]
+    def run(index):
+        by_thread[index] = [wrapped.outputs(batches[index], batch_size=4) for _ in range(8)]
 
-    threads = [threading.Thread(target=run, args=(at,)) for at in range(4)]
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for at, outputs in enumerate(expected):
-        for one in found[at]:
-            np.testing.assert_allclose(one.logits, outputs.logits, atol=1e-5)
-            np.testing.assert_allclose(one.features, outputs.features, atol=1e-5)
+    for index, outputs in enumerate(expected):
+        for outputs_again in by_thread[index]:
+            np.testing.assert_allclose(outputs_again.logits, outputs.logits, atol=1e-5)
+            np.testing.assert_allclose(outputs_again.features, outputs.features, atol=1e-5)
     assert all(part.training for part in model.modules())
 
 
@@ -191,8 +191,8 @@ def test_several_inputs_by_position_or_by_name():
     wrapped = ns.wrap(Two())
     np.testing.assert_array_equal(wrapped.outputs((left, right), batch_size=2).logits, left + right)
     named = {"right": right, "left": left, "double": True}
-    found = wrapped.outputs(named, batch_size=2).logits
-    np.testing.assert_array_equal(found, 2 * (left + right))
+    logits = wrapped.outputs(named, batch_size=2).logits
+    np.testing.assert_array_equal(logits, 2 * (left + right))
     pairs = wrapped.outputs([((left, right), torch.ones(5, 3))])
     np.testing.assert_array_equal(pairs.logits, left + right)
 

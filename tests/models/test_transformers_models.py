@@ -53,7 +53,7 @@ def own_logits(model, **inputs):
         return model.eval()(**inputs).logits.numpy()
 
 
-def test_text(tokens):
+def test_a_model_of_texts(tokens):
     model = bert()
     expected = own_logits(model, **tokens)
     model.train()
@@ -71,8 +71,8 @@ def test_pooled_is_what_the_pooler_reads(tokens):
     model = bert().eval()
     outputs = ns.wrap(model, features="pooled,penultimate").outputs(tokens)
     with torch.no_grad():
-        found = model.bert(**tokens)
-    first_token, pooler = found.last_hidden_state[:, 0], found.pooler_output
+        body = model.bert(**tokens)
+    first_token, pooler = body.last_hidden_state[:, 0], body.pooler_output
     np.testing.assert_allclose(outputs.features, first_token, atol=1e-6)
     np.testing.assert_allclose(outputs.get("penultimate"), pooler, atol=1e-6)
     np.testing.assert_array_equal(outputs.head.weight, model.classifier.weight.detach())
@@ -84,7 +84,7 @@ def test_pooled_is_what_the_pooler_reads(tokens):
     np.testing.assert_array_equal(outputs.features, outputs.get("penultimate"))
 
 
-def test_images():
+def test_a_model_of_images():
     model = vit()
     pixels = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     expected = own_logits(model, pixel_values=pixels)
@@ -134,7 +134,7 @@ def test_inputs_by_position_are_refused(tokens):
 
 def test_names_come_from_the_config():
     names = {0: "joy", 1: "anger", 2: "fear", 3: "love"}
-    ids = {name: at for at, name in names.items()}
+    ids = {name: index for index, name in names.items()}
     model = bert(id2label=names, label2id=ids)
     assert ns.wrap(model).label_names == tuple(names.values())
     assert ns.wrap(model, label_names=list("abcd")).label_names == tuple("abcd")

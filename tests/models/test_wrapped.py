@@ -162,14 +162,14 @@ def test_a_detector_of_other_labels_is_refused(model, held_out):
 
 def test_labels_probabilities_and_verdict_come_together(model, held_out):
     wrapped = ns.wrap(model, label_names=NAMES).calibrate(held_out, tpr=0.9)
-    prediction = wrapped(held_out[:12], ids=[f"s{at}" for at in range(12)])
+    prediction = wrapped(held_out[:12], ids=[f"s{row}" for row in range(12)])
     assert len(prediction) == 12
     np.testing.assert_allclose(prediction.probs, model.predict_proba(held_out[:12]), atol=1e-12)
     np.testing.assert_array_equal(prediction.predicted, model.predict(held_out[:12]) == 1)
-    for row, one in enumerate(prediction):
-        assert one.predicted == tuple(np.array(NAMES)[prediction.predicted[row]])
-        assert one.verdict == prediction.assessment[row] == prediction[row].verdict
-        np.testing.assert_array_equal(one.probs, prediction.probs[row])
+    for row, sample in enumerate(prediction):
+        assert sample.predicted == tuple(np.array(NAMES)[prediction.predicted[row]])
+        assert sample.verdict == prediction.assessment[row] == prediction[row].verdict
+        np.testing.assert_array_equal(sample.probs, prediction.probs[row])
     columns = prediction.columns()
     assert list(columns) == ["id", "score", "p_value", "in_distribution", "predicted"]
     assert columns["predicted"] == prediction.label_lists()
@@ -178,12 +178,12 @@ def test_labels_probabilities_and_verdict_come_together(model, held_out):
 
 def test_some_samples_are_a_prediction_too(model, held_out):
     whole = ns.wrap(model, label_names=NAMES).calibrate(held_out, tpr=0.9)(
-        held_out[:40], ids=[f"s{at}" for at in range(40)], label_threshold=0.3
+        held_out[:40], ids=[f"s{row}" for row in range(40)], label_threshold=0.3
     )
     for rows in (slice(5, 9), [7, 2], ~whole.in_distribution):
         some = whole[rows]
         assert some.ids.tolist() == whole.ids[rows].tolist()
-        assert some.label_lists() == [whole.label_lists()[at] for at in np.arange(40)[rows]]
+        assert some.label_lists() == [whole.label_lists()[row] for row in np.arange(40)[rows]]
         np.testing.assert_array_equal(some.in_distribution, whole.in_distribution[rows])
 
 
@@ -200,8 +200,8 @@ def test_the_threshold_of_a_label_can_be_another(model, held_out):
 def test_a_logit_at_the_threshold_is_not_above_it_in_any_precision():
     detector = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(99, 5)))
     for threshold in (0.1, 0.3, 0.7, 0.9):
-        at = np.full((1, 5), np.log(threshold / (1 - threshold)))
-        for logits in (at, at.astype(np.float32)):
+        at_threshold = np.full((1, 5), np.log(threshold / (1 - threshold)))
+        for logits in (at_threshold, at_threshold.astype(np.float32)):
             assessment = detector.assess(logits)
             prediction = ns.Prediction(ns.Outputs(logits), assessment, threshold)
             assert not prediction.predicted.any()
@@ -299,5 +299,7 @@ def test_scikit_learn_and_onnx_models_run_without_torch(onnx_file):
         "    ns.wrap(model).calibrate(x)(x)\n"
         "print([m for m in ('torch', 'transformers', 'onnx') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout.strip() == "[]"

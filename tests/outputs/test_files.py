@@ -368,12 +368,12 @@ def test_no_flipped_bit_changes_what_is_read(tmp_path, outputs, rng):
         flipped[bit // 8] ^= 1 << bit % 8
         (tmp_path / "y.safetensors").write_bytes(flipped)
         try:
-            found = Outputs.load(tmp_path / "y.safetensors")
+            loaded = Outputs.load(tmp_path / "y.safetensors")
         except NescioError:
             n_refused += 1
         else:
-            same(found, outputs)
-            assert found.manifest == outputs.manifest
+            same(loaded, outputs)
+            assert loaded.manifest == outputs.manifest
     assert n_refused > 700
 
 

@@ -204,8 +204,8 @@ def test_the_truth_in_a_data_frame_is_matched_by_name(rng, library):
     columns = dict(zip(names, truth.T, strict=True))
     columns["cat"] = columns["cat"] == 1
     turned = {name: columns[name] for name in ("dog", "cat", "bird")}
-    for given in (turned, {"id": [*"abcdefghijklmnopqrst"], **turned, "text": ["x"] * 20}):
-        np.testing.assert_array_equal(Outputs(logits, labels=make(given)).labels, truth)
+    for frame in (turned, {"id": [*"abcdefghijklmnopqrst"], **turned, "text": ["x"] * 20}):
+        np.testing.assert_array_equal(Outputs(logits, labels=make(frame)).labels, truth)
     renamed = {f"is_{name}": column for name, column in columns.items()}
     for labels in (make(renamed), truth):
         np.testing.assert_array_equal(Outputs(logits, labels=labels).labels, truth)
@@ -244,8 +244,8 @@ def test_no_two_outputs_share_a_manifest(outputs, tmp_path):
     some = loaded[:2]
     some.manifest["model"]["sha256"] = "changed"
     some.manifest["split"] = "changed"
-    for one in (loaded, Outputs.load(tmp_path / "x.safetensors")):
-        assert one.manifest == outputs.manifest
+    for unchanged in (loaded, Outputs.load(tmp_path / "x.safetensors")):
+        assert unchanged.manifest == outputs.manifest
 
 
 # --- labels are matched by name, everything of a label together ---
@@ -269,17 +269,18 @@ def test_the_order_of_labels_does_not_matter(name, named, reordered):
         with pytest.raises(InputError, match="does not know which columns of"):
             detector.assess(reordered)
         return
-    expected, found = detector.assess(named), detector.assess(reordered)
-    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-9)  # sums in another order
-    np.testing.assert_array_equal(found.in_distribution, expected.in_distribution)
+    expected, assessment = detector.assess(named), detector.assess(reordered)
+    # The sums are in another order.
+    np.testing.assert_allclose(assessment.scores, expected.scores, rtol=1e-9)
+    np.testing.assert_array_equal(assessment.in_distribution, expected.in_distribution)
 
 
 def test_the_head_is_matched_with_the_logits(named):
     some = named.select_labels([2, 0])
     detector = ReAct().fit(some)
     with pytest.warns(IgnoredLabelsWarning):
-        found = detector.score_samples(named)
-    np.testing.assert_array_equal(found, detector.score_samples(some))
+        scores = detector.score_samples(named)
+    np.testing.assert_array_equal(scores, detector.score_samples(some))
 
 
 def test_layers_are_not_matched(named, reordered):
@@ -287,10 +288,10 @@ def test_layers_are_not_matched(named, reordered):
     hidden = {"penultimate": np.asarray(named.logits[:, :2])}
     manifest = {"layers": ["pooled", "hidden"]}
     for name, facts in (("penultimate", {}), ("hidden", manifest)):
-        given = replace(reordered, arrays={name: hidden["penultimate"]}, manifest=facts)
+        with_layer = replace(reordered, arrays={name: hidden["penultimate"]}, manifest=facts)
         for reads in ((), (name,)):
-            found = match_labels(given, named.label_names, reads)
-            np.testing.assert_array_equal(found.get(name), hidden["penultimate"])
+            matched = match_labels(with_layer, named.label_names, reads)
+            np.testing.assert_array_equal(matched.get(name), hidden["penultimate"])
     unknown = replace(reordered, arrays={"hidden": hidden["penultimate"]}, manifest={})
     with pytest.raises(InputError, match="which columns of 'hidden'"):
         match_labels(unknown, named.label_names, ("hidden",))
@@ -308,10 +309,10 @@ def test_labels_to_learn_from_are_matched(named, reordered):
 
 def test_explanations_and_label_counts_follow_the_names(named, reordered):
     detector = ns.JointEnergy().calibrate(make_outputs(1500, seed=1), groups="label_count")
-    expected, found = detector.explain(named[:5]), detector.explain(reordered[:5])
-    assert found.label_names == named.label_names
-    np.testing.assert_array_equal(found.terms, expected.terms)
-    assert found.groups.tolist() == expected.groups.tolist()
+    expected, explanation = detector.explain(named[:5]), detector.explain(reordered[:5])
+    assert explanation.label_names == named.label_names
+    np.testing.assert_array_equal(explanation.terms, expected.terms)
+    assert explanation.groups.tolist() == expected.groups.tolist()
 
 
 def test_other_labels_are_ignored_with_one_warning(named):
@@ -322,14 +323,16 @@ def test_other_labels_are_ignored_with_one_warning(named):
         ids=[f"sample {i}" for i in range(300)],
     )
     with pytest.warns(IgnoredLabelsWarning) as caught:
-        found = detector.assess(wide)
-    assert [str(one.message) for one in caught] == [
+        assessment = detector.assess(wide)
+    assert [str(warning.message) for warning in caught] == [
         "ignored 10 labels that the detector was not made for: 'label 0', 'label 2', 'label 3', "
         "'label 5', 'u' and 5 more."
     ]
     assert caught[0].filename == __file__
-    np.testing.assert_array_equal(found.scores, ns.scores.joint_energy(named.logits[:, [4, 1]]))
-    assert found.ids[7] == "sample 7"
+    np.testing.assert_array_equal(
+        assessment.scores, ns.scores.joint_energy(named.logits[:, [4, 1]])
+    )
+    assert assessment.ids[7] == "sample 7"
 
 
 def test_missing_labels_are_named(named):

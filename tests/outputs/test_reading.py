@@ -7,7 +7,7 @@ import pytest
 
 from nescio._io.tables import Columns
 from nescio.errors import FileError, FileFormatError, InputError, ShapeError
-from nescio.outputs import Head, Outputs, files as streams
+from nescio.outputs import Head, Outputs, files
 from nescio.outputs.files import OutputsStream, read_outputs
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -21,7 +21,7 @@ LABELS = ("cat", "dog", "zebra")
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(streams, "_MOST_ROWS", SIZE)
+    monkeypatch.setattr(files, "_MOST_ROWS", SIZE)
 
 
 @pytest.fixture
@@ -81,10 +81,10 @@ def source(request, table, tmp_path):
         system.rm("/", recursive=True) if system.ls("/") else None
         system.put(str(tmp_path / "x.parquet"), "/in/x-1.parquet")
         return "memory://in/*.parquet", table
-    for at, start in enumerate(range(0, N, 90)):  # 12 files: part-10 comes after part-9
-        folder = tmp_path / "parts" / (f"year={2020 + at // 6}" if kind == "hive" else "")
+    for part, start in enumerate(range(0, N, 90)):  # 12 files: part-10 comes after part-9
+        folder = tmp_path / "parts" / (f"year={2020 + part // 6}" if kind == "hive" else "")
         folder.mkdir(parents=True, exist_ok=True)
-        write_parquet(table.slice(start, 90), folder / f"part-{at}.parquet", 50)
+        write_parquet(table.slice(start, 90), folder / f"part-{part}.parquet", 50)
     (tmp_path / "parts" / "_SUCCESS").touch()
     if kind == "hive":
         years = pyarrow.array(2020 + np.arange(N) // 90 // 6)
@@ -96,14 +96,14 @@ def test_blocks_are_the_rows_of_the_whole_file(source):
     address, table = source
     stream = OutputsStream(address, REST)
     assert (stream.n_rows, stream.n_blocks, stream.block_rows) == (N, 8, SIZE)
-    found, kept = read(address, REST)
+    outputs, kept = read(address, REST)
     expected = np.column_stack([table[name] for name in LABELS])
-    np.testing.assert_array_equal(found.logits, expected)
-    assert found.logits.dtype == np.float32
-    assert found.label_names == LABELS
-    assert found.ids.tolist() == table["id"].to_pylist()
-    others = [name for name in table.column_names if name not in ("id", *LABELS)]
-    assert kept.equals(table.select(others))
+    np.testing.assert_array_equal(outputs.logits, expected)
+    assert outputs.logits.dtype == np.float32
+    assert outputs.label_names == LABELS
+    assert outputs.ids.tolist() == table["id"].to_pylist()
+    copied = [name for name in table.column_names if name not in ("id", *LABELS)]
+    assert kept.equals(table.select(copied))
     later, later_kept = read(address, REST, first=5)
     np.testing.assert_array_equal(later.logits, expected[5 * SIZE :])
     assert later_kept.equals(kept.slice(5 * SIZE))
@@ -126,16 +126,16 @@ def test_a_safetensors_file_is_read_in_blocks(tmp_path, rng):
     outputs.save(tmp_path / "x.safetensors")
     remote = f"file://{tmp_path}/x.safetensors"
     for address, block in ((tmp_path / "x.safetensors", 0), (remote, 3)):
-        found, first = read(address, first=block)[0], block * SIZE
+        loaded, first = read(address, first=block)[0], block * SIZE
         for name in ("logits", "features", "labels", "ids"):
-            given = getattr(outputs, name)[first:]
-            np.testing.assert_array_equal(getattr(found, name), given)
-        np.testing.assert_array_equal(found.get("penultimate"), outputs.get("penultimate")[first:])
-        assert {name: column.tolist() for name, column in found.kept.items()} == {
+            expected = getattr(outputs, name)[first:]
+            np.testing.assert_array_equal(getattr(loaded, name), expected)
+        np.testing.assert_array_equal(loaded.get("penultimate"), outputs.get("penultimate")[first:])
+        assert {name: column.tolist() for name, column in loaded.kept.items()} == {
             name: column[first:].tolist() for name, column in outputs.kept.items()
         }
-        assert found.head.same_as(outputs.head)
-        assert (found.label_names, found.manifest) == (LABELS, {"split": "val"})
+        assert loaded.head.same_as(outputs.head)
+        assert (loaded.label_names, loaded.manifest) == (LABELS, {"split": "val"})
     chosen, _ = read(tmp_path / "x.safetensors", Columns(labels=["zebra", "cat"]))
     np.testing.assert_array_equal(chosen.logits, outputs.logits[:, [2, 0]])
 
@@ -187,7 +187,7 @@ def test_a_sample_has_random_rows_in_their_order(tmp_path, table, name):
 
 def test_large_rows_make_a_smaller_sample(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", np.zeros((N, 10)) - 1)
-    monkeypatch.setattr(streams, "_MAX_BYTES", 80 * 50)
+    monkeypatch.setattr(files, "_MAX_BYTES", 80 * 50)
     assert len(read_outputs(tmp_path / "x.npy", from_probs=None, max_rows=N)) == 50
 
 
@@ -205,9 +205,9 @@ def test_probabilities_are_refused_unless_one_says_what_they_are(tmp_path, rng):
     with pytest.raises(InputError, match=r"x.parquet: every value lies within \[0, 1\]"):
         next(OutputsStream(tmp_path / "x.parquet", from_probs=None).blocks())
     for from_probs in (True, False):
-        found = read(tmp_path / "x.parquet", from_probs=from_probs)[0]
+        streamed = read(tmp_path / "x.parquet", from_probs=from_probs)[0]
         whole = Outputs.load(tmp_path / "x.parquet", from_probs=from_probs)
-        np.testing.assert_array_equal(found.logits, whole.logits)
+        np.testing.assert_array_equal(streamed.logits, whole.logits)
 
 
 # --- files that do not fit, or are missing ---
@@ -303,14 +303,14 @@ def test_empty_files(tmp_path, table):
 
 def test_files_that_differ_only_in_how_they_were_written_are_one_input(tmp_path, table):
     """One cannot hold nulls, and each has its own categories, with numbers of one byte."""
-    for at, name in enumerate(("a.arrow", "b.arrow")):
+    for number, name in enumerate(("a.arrow", "b.arrow")):
         kinds = pyarrow.array([f"{name}-{row % 100}" for row in range(N)]).dictionary_encode()
         kinds = kinds.cast(pyarrow.dictionary(pyarrow.int8(), pyarrow.string()))
         part = table.select(LABELS).append_column("kind", kinds)
-        fields = [field.with_nullable(at == 0) for field in part.schema]
+        fields = [field.with_nullable(number == 0) for field in part.schema]
         write_arrow(part.cast(pyarrow.schema(fields)), tmp_path / name)
-    found, kept = read(tmp_path, Columns(labels=LABELS, keep="kind"))
-    assert len(found) == 2 * N
+    outputs, kept = read(tmp_path, Columns(labels=LABELS, keep="kind"))
+    assert len(outputs) == 2 * N
     expected = [f"{name}-{row % 100}" for name in ("a.arrow", "b.arrow") for row in range(N)]
     assert kept["kind"].to_pylist() == expected
     assert Outputs.load(tmp_path, id_column="kind", labels=LABELS).ids.tolist() == expected
@@ -331,7 +331,7 @@ def test_lists_that_are_no_numbers_can_be_left_out_or_kept(tmp_path, rng, lists)
 def test_blocks_of_large_rows_are_small():
     """A row may have an image, or the logits of a hundred thousand labels."""
     for row_bytes in (4, 1 << 10, 1 << 19):
-        assert streams._rows_per_block(row_bytes) * row_bytes <= streams._BLOCK_BYTES
+        assert files._rows_per_block(row_bytes) * row_bytes <= files._BLOCK_BYTES
 
 
 def test_a_folder_with_two_kinds_of_files_is_no_input(tmp_path, table):

@@ -153,12 +153,12 @@ def test_what_was_refused_is_freed_at_once(client):
     gc.disable()
     try:
         service = client()
-        held_before = sum(type(result) is ns.Outputs for result in gc.get_objects())
+        held_before = sum(type(thing) is ns.Outputs for thing in gc.get_objects())
         body = encode_tensors({"logits": np.zeros((20_000, 5), np.float32)}, {})
         for _ in range(5):
             answer = service.post("/v1/score", content=body, headers={"Content-Type": SAFETENSORS})
             assert answer.status_code == 422
-        held = sum(type(result) is ns.Outputs for result in gc.get_objects())
+        held = sum(type(thing) is ns.Outputs for thing in gc.get_objects())
         assert held <= held_before + 1
     finally:
         gc.enable()
@@ -298,13 +298,15 @@ def test_the_content_of_a_file_is_left_as_it_is(content):
 @pytest.mark.parametrize(
     ("kind", "body", "reason"),
     [
-        ("multipart/form-data", part(b"1") + END, "Missing boundary"),
+        ("multipart/form-data", part(b"1") + END, "no closing boundary"),
+        ("multipart/form-data; boundary=", part(b"1") + END, "no closing boundary"),
+        ('multipart/form-data; boundary="\xff\n\r', part(b"1") + END, "no closing boundary"),
         (FORM, b"", "no closing boundary"),
         (FORM, part(b"1"), "no closing boundary"),
         (FORM, END, "no file"),
-        (FORM, part(b"photo.jpg", name="") + END, "Maximum number of fields is 0"),
-        (FORM, b"--XX\r\nno header\r\n" + END, "cannot be read"),
-        (FORM, part(b"1", more="A: " + "b" * 9000 + "\r\n") + END, "cannot be read"),
+        (FORM, part(b"photo.jpg", name="") + END, "not a file"),
+        (FORM, b"--XX\r\nno header\r\n" + END, "not a file"),
+        (FORM, b"--XX\r\nA: " + b"b" * 9000 + part(b"1")[4:] + END, "not a file"),
     ],
 )
 def test_other_forms_are_refused_with_a_reason(kind, body, reason):

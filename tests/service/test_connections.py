@@ -180,8 +180,8 @@ def test_a_request_in_progress_is_not_silent(app, monkeypatch):
         writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body[:9])
         while server.config.app.service.limits.n_bytes < 9:
             await asyncio.sleep(0.01)
-        for result in server.server_state.connections:
-            result.check_time()
+        for connection in server.server_state.connections:
+            connection.check_time()
         writer.write(body[9:])
         assert (await reader.read(100)).startswith(b"HTTP/1.1 200")
 

@@ -306,7 +306,7 @@ def log_to(monkeypatch):
             logging.getLogger(name).setLevel(logging.NOTSET)
 
 
-NAMES = ("nescio.service", "uvicorn", "asyncio", "python_multipart", "py.warnings")
+NAMES = ("nescio.service", "uvicorn", "asyncio", "py.warnings")
 
 
 def ended(context):

@@ -187,7 +187,6 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
     assert 0 < value("nescio_request_seconds_sum", path="/v1/score") < 60
     assert value("nescio_samples_total") == 100
     assert value("nescio_flagged_total") == len(expected.flagged) > 0
-    assert value("nescio_flagged_share") == pytest.approx(len(expected.flagged) / 100)
     assert value("nescio_flagged_share_allowed") == pytest.approx(0.05)
     assert value("nescio_requests_limit") == 256
     assert value("nescio_score_count") == 100
@@ -216,7 +215,6 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
 def test_metrics_are_there_before_the_first_request(client):
     result = metrics_of(client())
     assert result["nescio_samples_total", ()] == 0
-    assert result["nescio_flagged_share", ()] == 0
     # Prometheus computes an increase only from a sample before the event.
     assert result["nescio_reloads_total", (("result", "failed"),)] == 0
     assert result["nescio_requests_total", (("path", "/v1/score"), ("status", "500"))] == 0

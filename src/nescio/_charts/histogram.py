@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,15 +67,6 @@ class Histogram:
         """Return the share of other scores in each bin, those beyond the range in the last ones."""
         counts, _ = np.histogram(self.scale.within(scores), bins=self.edges)
         return counts / max(1, len(scores))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON."""
-        return {
-            "edges": self.edges.tolist(),
-            "counts": self.counts.astype(int).tolist(),
-            "lower": self.lower,
-            "higher": self.higher,
-        }
 
     @property
     def scale(self) -> Scale:

@@ -169,7 +169,7 @@ def serve(
 
     Example: nescio serve tagger.nescio --model tagger.onnx
     """
-    for module in ("starlette", "uvicorn", "msgspec", "prometheus_client", "python_multipart"):
+    for module in ("starlette", "uvicorn", "msgspec", "prometheus_client"):
         require(module, "serve")
     from nescio import service
 

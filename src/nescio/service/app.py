@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hmac
 import ipaddress
 import logging
 import time
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
@@ -43,14 +44,8 @@ from nescio.service.traffic import logger, score_chart, traffic_charts
 
 _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
 _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # polled regularly
-# What ends a task, a coroutine or the process, and is not the failure of a request.
-_ENDING = (
-    ClientDisconnect,
-    asyncio.CancelledError,
-    GeneratorExit,
-    KeyboardInterrupt,
-    SystemExit,
-)
+# What ends a request, a task or the process, and is not the failure of a request.
+_ENDING = (ClientDisconnect, CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 _CLIENT_CLOSED = 499  # the client closed the connection before the answer was complete
 _PIECE_BYTES = 262_144  # a large answer waits in memory in pieces, not as a whole
 # Of an answer, in JSON: a row of verdicts, and a logit with its probability. The latter takes
@@ -134,7 +129,7 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     n_values = check_predictions(n_rows(inputs), engine.n_labels or 1)
     n_bytes = sum(array.nbytes for array in inputs.values())
     service.limits.hold(request, n_bytes + _BYTES_PER_VALUE * n_values)
-    outputs = await request.while_connected(service.outputs(engine, inputs))
+    outputs = await service.outputs(engine, inputs, request)
     request.result = result = await service.verdicts(engine, outputs)
     columns |= verdict_columns(result.assessment)
     if query.explain:
@@ -149,8 +144,7 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
 async def detector(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """The detector in use.
 
-    Returns the thresholds, labels, guarantee and calibration histogram of the detector, and what
-    the model takes.
+    Returns the thresholds, labels and guarantee of the detector, and what the model takes.
     """
     return Answer(service.engine.description)
 
@@ -200,7 +194,7 @@ async def reload(service: Service, request: Request, query: api.NoQuery) -> Answ
     return Answer(engine.description)
 
 
-@api.Operation("GET", "/healthz", {api.JSON: api.Status}, public=True)
+@api.Operation("GET", "/healthz", {api.JSON: dict[str, str]}, public=True)
 async def healthz(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Liveness probe.
 
@@ -209,7 +203,7 @@ async def healthz(service: Service, request: Request, query: api.NoQuery) -> Ans
     return Answer(b'{"status":"ok"}')
 
 
-@api.Operation("GET", "/readyz", {api.JSON: api.Status}, public=True, errors=(503,))
+@api.Operation("GET", "/readyz", {api.JSON: dict[str, str]}, public=True, errors=(503,))
 async def readyz(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Readiness probe.
 
@@ -296,18 +290,11 @@ def make_app(settings: Settings) -> App:
 
 
 class App:
-    """The service as an ASGI application.
-
-    Attributes
-    ----------
-    routes : dict of str to Operation or Answer
-        The operation of each path of the API, and each file of the page.
-    service : Service
-        The state behind it.
-    """
+    """The service as an ASGI application."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        # The operation of each path of the API, and each file of the page.
         self.routes: dict[str, api.Operation | Answer] = {**api.OPERATIONS, **page_files()}
         self._respond: Callable[[Scope, Receive, Send], Awaitable[None]] = self._serve
         if service.settings.cors_origins:
@@ -489,7 +476,7 @@ def _problem(error: Exception) -> Answer:
         status, detail = 400 if isinstance(error, FileFormatError) else status, str(error)
     if detail.partition(" ")[0].isalpha():  # not the name of a parameter or a file
         detail = detail[:1].upper() + detail[1:]
-    body = msgspec.json.encode(api.Problem(api.phrase(status), status, detail))
+    body = msgspec.json.encode(api.Problem(HTTPStatus(status).phrase, status, detail))
     return Answer(body, api.PROBLEM, status, tuple(headers.items()))
 
 

@@ -57,7 +57,12 @@ class Model:
                 "tokenizer.enable_truncation(256); tokenizer.save(path)."
             )
         self.inputs = {node.name: _described(node) for node in runner.session.get_inputs()}
-        self._tokens = [name for name, entry in self.inputs.items() if _holds_tokens(entry)]
+        # A matrix of whole numbers may be token ids.
+        self._tokens = [
+            name
+            for name, entry in self.inputs.items()
+            if len(entry.shape) == 2 and np.dtype(entry.dtype).kind in "iu"
+        ]
         self.preprocessing: Preprocessing | None = None  # None if it does not take images
         first, *further = self.inputs.values()
         if not further and _takes_images(first):
@@ -168,11 +173,6 @@ def _takes_images(entry: ModelInput) -> bool:
     """Return whether an input may be a batch of RGB images."""
     is_float = np.dtype(entry.dtype).kind == "f"
     return len(entry.shape) == 4 and entry.shape[1] in (3, None) and is_float
-
-
-def _holds_tokens(entry: ModelInput) -> bool:
-    """Return whether an input may be token ids: a matrix of whole numbers."""
-    return len(entry.shape) == 2 and np.dtype(entry.dtype).kind in "iu"
 
 
 def _typed(array: Array, expected: ModelInput) -> Array:

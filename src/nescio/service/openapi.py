@@ -165,15 +165,6 @@ class Predictions(Verdicts, kw_only=True):
     logits: list[list[JsonNumber]]
 
 
-class ScoreHistogram(Struct):
-    """The histogram of the calibration scores."""
-
-    edges: list[float]
-    counts: list[int]
-    lower: Annotated[int, Meta(description="How many of the first bar lie below its edge.")]
-    higher: Annotated[int, Meta(description="How many of the last bar lie above its edge.")]
-
-
 class ModelInput(Struct):
     """One input of the model."""
 
@@ -214,7 +205,6 @@ class DetectorDescription(Struct):
     n_by_group: dict[str, int]
     statement: str
     explains: bool
-    histogram: ScoreHistogram
     example: Annotated[list[float] | None, Meta(description="Logits to try.")]
     model: ModelDescription | None
 
@@ -245,24 +235,12 @@ class TrafficReport(Struct):
     charts: list[ChartOf] | UnsetType = UNSET
 
 
-class Status(Struct):
-    """The answer of the probes."""
-
-    status: str
-
-
 class Problem(Struct):
     """The body of an error answer (RFC 9457)."""
 
     title: Annotated[str, Meta(description="The reason phrase of the status.")]
     status: int
     detail: Annotated[str, Meta(description="What is wrong and what to do.")]
-
-
-def phrase(status: int) -> str:
-    """Return the reason phrase of RFC 9110. Before version 3.13, Python has two older ones."""
-    newer = {413: "Content Too Large", 422: "Unprocessable Content"}
-    return newer.get(status, HTTPStatus(status).phrase)
 
 
 # --- operations ---------------------------------------------------------------------------------
@@ -364,7 +342,7 @@ def _described(operation: Operation, refs: dict[str, Any], query: dict[str, Any]
     }
     for status in operation.statuses():
         responses[str(status)] = {
-            "description": f"{phrase(status)}. {_MEANINGS[status]}",
+            "description": f"{HTTPStatus(status).phrase}. {_MEANINGS[status]}",
             "content": content({PROBLEM: Problem}),
         }
     described: dict[str, Any] = {

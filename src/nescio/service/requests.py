@@ -10,18 +10,17 @@ import functools
 import itertools
 import re
 import uuid
-from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from email import message_from_string
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
@@ -38,8 +37,6 @@ from nescio.service.settings import MAX_CHARACTERS, MAX_FILES, MAX_ROWS, MAX_TEX
 if TYPE_CHECKING:
     from nescio.service.service import BatchResult
 
-Value = TypeVar("Value")
-
 BODY_SECONDS = 30.0  # for a body to arrive
 _MAX_ID_LENGTH = 64
 _PROCESS = uuid.uuid4().hex[:12]
@@ -47,6 +44,7 @@ _NUMBERS = itertools.count(1)
 _MAX_VALUES = 1_000_000  # rows times labels of an answer to /v1/predict
 _MAX_HEADER_BYTES = 1_000_000  # of a safetensors body; longer ones take seconds to read
 _MAX_ARRAYS = 100
+_MAX_PART_HEAD = 8_192  # bytes before a file of a form
 # A list in a JSON body takes ten times as long to decode as a number, and other threads have to
 # wait meanwhile.
 _MAX_LISTS = 4 * MAX_ROWS
@@ -102,23 +100,6 @@ class Request:
         accept = self.headers.get(b"accept", b"*/*")
         named = map(_media_type, () if accept == b"*/*" else accept.split(b","))
         return next((kind for kind in named if kind in FORMATS), self.media_type)
-
-    async def while_connected(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Return the result of work. It is cancelled if the client closes the connection."""
-        working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(self._left())
-        try:
-            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise ClientDisconnect
-            return working.result()
-        finally:
-            working.cancel()
-            leaving.cancel()
-            del working  # its exception refers to this frame
-
-    async def _left(self) -> None:
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
 
     def scored(self) -> dict[str, Any]:
         """Return what the log says about the verdicts."""
@@ -331,40 +312,34 @@ def decode_inputs(kind: str, data: bytes) -> dict[str, Array] | list[str]:
     return texts
 
 
-class _Form(MultiPartParser):
-    ended = False
-
-    def on_end(self) -> None:
-        self.ended = True
-
-
 def form_files(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
     """Return the names and contents of the files of a form, which may hold nothing else."""
+    boundary = message_from_string(f"Content-Type: {content_type}\n\n").get_boundary() or ""
+    mark = b"\r\n--" + boundary.encode("utf-8", "replace")
+    body = b"\r\n" + body
+    if body.count(mark) > MAX_FILES + 1:
+        raise TooLargeError(f"a form may have at most {MAX_FILES} files.")
+    files = []
+    _, *parts = body.split(mark)
+    if not boundary or not parts or not parts.pop().startswith(b"--"):
+        raise _bad_form("it has no closing boundary")
+    for part in parts:
+        head, _, content = part.partition(b"\r\n\r\n")
+        head_text = head[:_MAX_PART_HEAD].decode("utf-8", "replace").lstrip()
+        name = message_from_string(head_text).get_filename()
+        if not name:
+            raise _bad_form("a part of it is not a file")
+        files.append((name[:200], content))
+    if not files:
+        raise _bad_form("it has no file")
+    return files
 
-    async def stream() -> AsyncGenerator[bytes, None]:
-        yield body
 
-    headers = Headers({"content-type": content_type})
-    parser = _Form(headers, stream(), max_files=MAX_FILES, max_fields=0)
-    parser.spool_max_size = len(body) + 1  # nothing is written to the disk
-    try:
-        form = asyncio.run(parser.parse())
-        if not parser.ended:
-            raise MultiPartException("It has no closing boundary.")
-        if not form:
-            raise MultiPartException("It has no file.")
-        files: list[Any] = [file for _, file in form.multi_items()]
-        return [((file.filename or "file")[:200], file.file.read()) for file in files]
-    except MultiPartException as error:
-        if error.message.startswith("Too many files"):
-            raise TooLargeError(f"a form may have at most {MAX_FILES} files.") from error
-        raise FileFormatError(
-            f"the form in the body cannot be read: {error.message} Send only files, for example: "
-            "curl -F image=@photo.jpg"
-        ) from error
-    finally:
-        for file in parser._files_to_close_on_error:
-            file.close()
+def _bad_form(reason: str) -> FileFormatError:
+    return FileFormatError(
+        f"the form in the body cannot be read: {reason}. Send only files, for example: "
+        "curl -F image=@photo.jpg"
+    )
 
 
 def _decode_tensors(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -330,7 +330,7 @@ class JsonLines(logging.Handler):
         os.close(write)
         if not faulthandler.is_enabled():
             faulthandler.enable(self._descriptor)  # a crash could not be logged any more
-        reader = threading.Thread(target=_log_text, args=(read,), daemon=True)
+        reader = threading.Thread(target=self._log_text, args=(read,), daemon=True)
         reader.start()
         try:
             yield
@@ -338,11 +338,10 @@ class JsonLines(logging.Handler):
             os.dup2(self._descriptor, number)  # the pipe ends
             reader.join(1.0)
 
-
-def _log_text(descriptor: int) -> None:
-    with open(descriptor, errors="replace") as stream:
-        for line in stream:
-            logger.warning("a library wrote to standard error", extra={"text": line.rstrip()})
+    def _log_text(self, descriptor: int) -> None:
+        with open(descriptor, errors="replace") as stream:
+            for line in stream:
+                logger.warning("a library wrote to standard error", extra={"text": line.rstrip()})
 
 
 def announce(event: str, **facts: object) -> None:
@@ -357,7 +356,7 @@ def logging_to_stderr(level: str) -> Iterator[None]:
     handler = JsonLines()
     logging.captureWarnings(True)
     number = logging.getLevelNamesMapping()[level.upper()]
-    for name in (logger.name, "uvicorn", "asyncio", "python_multipart", "py.warnings"):
+    for name in (logger.name, "uvicorn", "asyncio", "py.warnings"):
         log = logging.getLogger(name)
         log.handlers = [handler]
         log.propagate = False

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
+from starlette.requests import ClientDisconnect
 
 from nescio._charts.histogram import Histogram
 from nescio._io.files import check_target, exclusive
@@ -30,8 +31,8 @@ from nescio.outputs import Outputs
 from nescio.outputs.outputs import match_labels
 from nescio.service.images import Decoders
 from nescio.service.model import WORK_AT_ONCE, Model
-from nescio.service.openapi import DetectorDescription, ScoreHistogram
-from nescio.service.requests import RequestLimits, TooLargeError
+from nescio.service.openapi import DetectorDescription
+from nescio.service.requests import Request, RequestLimits, TooLargeError
 from nescio.service.settings import MAX_EXPLAINED, Settings
 from nescio.service.traffic import Metrics, Traffic, logger, stored_monitor
 
@@ -73,7 +74,7 @@ class Engine:
             )
         self.model = None if settings.model is None else Model(settings, self.detector)
         self.label_names = self.detector.label_names_
-        if self.label_names is None and self.model is not None:
+        if self.model is not None:
             self.label_names = self.model.wrapped.label_names
         self.n_labels = self._count_labels()
         names = self.label_names or tuple(map(str, range(self.n_labels or 0)))
@@ -156,7 +157,6 @@ class Engine:
             n_by_group={name: len(of.scores) for name, of in calibration.thresholds.items()},
             statement=calibration.statement(),
             explains=_explains_labels(detector),
-            histogram=ScoreHistogram(**self.histograms[None].as_dict()),
             example=self._example(),
             model=None if self.model is None else self.model.describe(),
         )
@@ -287,15 +287,23 @@ class Service:
             await asyncio.sleep(_WATCH_EVERY_SECONDS)
             await self.in_thread(self._watch, turn % _SAVE_EVERY == 0)
 
-    async def outputs(self, engine: Engine, inputs: Mapping[str, Array]) -> Outputs:
+    async def outputs(
+        self, engine: Engine, inputs: Mapping[str, Array], request: Request
+    ) -> Outputs:
         """Run the model on inputs in pieces, between which other requests get their turn."""
         assert engine.model is not None
-        parts = []
-        for piece in engine.model.pieces(inputs):
-            size, kind = engine.model.work(piece), engine.model.kind_of
-            part = await self.predicting.submit(engine.run_model, piece, size=size, kind=kind)
-            parts.append(part)
-            await asyncio.sleep(0)  # pieces that are quick run in the event loop
+        parts: list[Outputs] = []
+        leaving = asyncio.ensure_future(request.receive())  # the next message is the last
+        try:
+            for piece in engine.model.pieces(inputs):
+                if leaving.done():
+                    raise ClientDisconnect
+                size, kind = engine.model.work(piece), engine.model.kind_of
+                run = self.predicting.submit(engine.run_model, piece, size=size, kind=kind)
+                parts.append(await run)
+                await asyncio.sleep(0)  # pieces that are quick run in the event loop
+        finally:
+            leaving.cancel()
         if len(parts) == 1:
             return parts[0]
         # Whether the head explains the logits is checked on each part; the first one counts.
@@ -310,15 +318,15 @@ class Service:
         """Return the result of work that would block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
 
+    async def decoding(self, work: Callable[..., Value], *arguments: object) -> Value:
+        """Return the result of work that decodes images."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, work, *arguments)
+
     async def coding(self, n_bytes: int, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of encoding or decoding about so many bytes of JSON."""
         if n_bytes <= _QUICK_BYTES:
             return work(*arguments)
         return await self.in_thread(work, *arguments)
-
-    async def decoding(self, work: Callable[..., Value], *arguments: object) -> Value:
-        """Return the result of work that decodes images."""
-        return await asyncio.get_running_loop().run_in_executor(self._decoding, work, *arguments)
 
 
 # --- requests that wait at the same time are scored together --------------------------------------
@@ -382,17 +390,14 @@ class Batcher:
 
     async def _run_batches(self) -> None:
         while self._waiting:
-            # If the client has closed the connection, nobody waits for the answer.
-            batch = [waiting for waiting in self._next_batch() if not waiting.answer.done()]
-            if batch:
-                await self._run_batch(batch)
+            await self._run_batch(self._next_batch())
 
     async def _run_batch(self, batch: list[_Waiting]) -> None:
         loop = asyncio.get_running_loop()
         works, size = [waiting.work for waiting in batch], sum(waiting.size for waiting in batch)
         results = await loop.run_in_executor(self._thread, self._timed, batch[0].run, works, size)
         for waiting, result in zip(batch, results, strict=True):
-            if waiting.answer.done():  # as above
+            if waiting.answer.done():  # the client has closed the connection
                 continue
             if isinstance(result, BaseException):
                 waiting.answer.set_exception(result)

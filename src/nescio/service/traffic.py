@@ -5,7 +5,6 @@ The charts are SVG for the page, whose CSS classes colour them.
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 import time
@@ -25,7 +24,7 @@ from prometheus_client.core import (
 )
 
 from nescio._charts.histogram import HistogramChart
-from nescio._charts.svg import Chart, Scale, Tick, short
+from nescio._charts.svg import Chart, Scale, short
 from nescio._validation import FloatArray
 from nescio.detectors import Detector
 from nescio.detectors.verdicts import Assessment
@@ -97,15 +96,10 @@ class Metrics:
 
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
-        requests, histogram = self._of(path, status)
-        requests.inc()
-        histogram.observe(seconds)
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
         if status == 503:
             self._rejected.inc()
-
-    @functools.cache  # noqa: B019  # for the few paths and statuses of the one service
-    def _of(self, path: str, status: int) -> tuple[Counter, Histogram]:
-        return self._requests.labels(path, str(status)), self._seconds.labels(path)
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
@@ -121,15 +115,7 @@ class _Noted(NamedTuple):
 class Traffic:
     """What one detector has scored: counts of all rows, the latest scores, and the monitor.
 
-    Parameters
-    ----------
-    detector : Detector
-    names : sequence of str
-        The label names, or their positions; empty if the number of labels is not known.
-    monitor : Monitor
-        Compares the stream with the calibration data.
-    state : Path, optional
-        The file for the state of the monitor.
+    `names` are the label names, or their positions; empty if the number of labels is not known.
     """
 
     def __init__(
@@ -229,7 +215,6 @@ class Traffic:
             yield CounterMetricFamily(name, meaning, number)
         evidence, alarm = self.monitor.log10_martingale, self.monitor.alarm
         for name, meaning, value in (
-            ("nescio_flagged_share", "Share of all inputs flagged.", flagged / max(1, n_samples)),
             ("nescio_flagged_share_allowed", "Expected share flagged: 1 - TPR.", self._allowed),
             ("nescio_monitor_log10_evidence", "Evidence of a change, power of ten.", evidence),
             ("nescio_monitor_alarm", "1 once the monitor has raised the alarm.", float(alarm)),
@@ -322,7 +307,10 @@ def _recent_scores(engine: Engine, recent: RecentInputs, width: int) -> str:
         width=width,
         height=240,
         x_label="time of arrival, UTC",
-        x_ticks=_clock_ticks(recent.time),
+        x_ticks=[
+            (row, time.strftime("%H:%M:%S", time.gmtime(recent.time[row])))
+            for row in sorted({n // 12, n // 2, n - 1 - n // 12})
+        ],
         y_ticks=Scale(low, high).ticks(4),
     )
     rows = np.arange(n)
@@ -334,13 +322,6 @@ def _recent_scores(engine: Engine, recent: RecentInputs, width: int) -> str:
         text = f"threshold {short(threshold)}" if len(thresholds) == 1 else ""
         chart.rule(y=min(max(threshold, low), high), text=text)
     return str(chart.draw())
-
-
-def _clock_ticks(times: Sequence[float]) -> list[Tick]:
-    """Return three times of arrival as ticks."""
-    n = len(times)
-    rows = sorted({n // 12, n // 2, n - 1 - n // 12})
-    return [(row, time.strftime("%H:%M:%S", time.gmtime(times[row]))) for row in rows]
 
 
 class PageChart(Chart):

@@ -94,7 +94,7 @@ def test_every_detector_is_one_of_nescios():
             assert cell.detector.partition("(")[0] in DETECTORS, (key, cell)
 
 
-def test_names():
+def test_the_cells_have_the_sets_measures_and_numbers_of_the_paper():
     assert {cell.id for _, cell in all_cells()} == set(SETS)
     assert {cell.measure for _, cell in all_cells()} == set(MEASURES)
     for key, cell in all_cells():
