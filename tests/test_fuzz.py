@@ -28,6 +28,7 @@ from nescio.lab.benchmark.spec import load_spec
 from nescio.lab.networks.network import load_checkpoint
 from nescio.lab.perturbation import Tuning
 from nescio.lab.settings import TrainSettings
+from nescio.models.images import Preprocessing
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "robustness"))
 
@@ -210,3 +211,24 @@ def test_folders(tmp_path, kinds):
     settings = of_name["folder, nescio.json"]
     content = json.loads(settings.seeds[0]) | {"label_names": []}
     refused(settings.read, tmp_path / "x.json", json.dumps(content).encode(), "at least one label")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": 10**9},
+        {"size": "8"},
+        {"mean": "123"},
+        {"mean": [True, True, True]},
+        {"mean": [10**400, 0, 0]},
+        {"mean": [[0], 0, 0]},
+        {"std": [0, 1, 1]},
+        {"other": 1},
+    ],
+)
+def test_preprocessing(change):
+    """A graph's metadata cannot ask for images that fill the memory."""
+    stored = {"size": 8, "mean": [0.5, 0.5, 0.5], "std": [1.0, 1.0, 1.0]}
+    assert Preprocessing.from_dict(stored).size == 8
+    with pytest.raises(NescioError):
+        Preprocessing.from_dict(stored | change)

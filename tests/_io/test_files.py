@@ -137,7 +137,7 @@ def test_what_a_killed_process_left_is_removed_at_the_next_write(tmp_path):
 
 
 def test_without_locks_what_was_left_is_removed_after_a_day(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "_acquired", lambda descriptor: None)
+    monkeypatch.setattr("nescio._io.files._acquired", lambda descriptor: None)
     (tmp_path / f".nescio-{'a' * 16}").mkdir()
     of_the_user = tmp_path / ".nescio-cache"
     of_the_user.mkdir()
