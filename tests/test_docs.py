@@ -275,6 +275,7 @@ def test_every_command_has_an_example_that_parses(name):
 
 # Options of docker, mlflow and the scripts in benchmarks/.
 OTHER_OPTIONS = {
+    "--build-arg",
     "--cpus",
     "--read-only",
     "--env-manager",
