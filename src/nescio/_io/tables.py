@@ -211,9 +211,7 @@ class Columns:
     def _ambiguous(self, fields: Sequence[Any]) -> InputError:
         """Return the error for columns that may not be labels, with the options to paste."""
         names = [field.name for field in fields]
-        shown = ", ".join(f"{field.name!r} ({field.type})" for field in fields[:_NAMED])
-        if len(names) > _NAMED:
-            shown += f" and {len(names) - _NAMED:,} more"
+        shown = listed([f"{field.name!r} ({field.type})" for field in fields], _NAMED, quoted=False)
         if self.of_features:
             return InputError(
                 f"not all columns hold numbers: {shown}. Drop those that do not from the data "
