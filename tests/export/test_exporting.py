@@ -144,6 +144,13 @@ def test_features_come_along_if_the_detector_reads_them(tmp_path):
 
 def test_a_detector_that_reads_features_and_the_last_layer(tmp_path):
     path, inputs = tmp_path / "fused.onnx", some_inputs(400)
+    # Of several layers, the one that the detector scores is exported.
+    several = ns.wrap(a_network(), features="input,penultimate", detector="react")
+    several = several.fit(inputs[:200]).calibrate(inputs[200:], tpr=0.9)
+    ns.export_onnx(several, tmp_path / "several.onnx", samples=inputs[:30])
+    arrays = run(tmp_path / "several.onnx", input=inputs)
+    np.testing.assert_allclose(arrays["score"], several(inputs).assessment.scores, rtol=1e-4)
+    assert arrays["penultimate"].shape == (400, 16)
     wrapped = ns.wrap(a_network(), features="penultimate", detector=ReAct())
     wrapped = wrapped.fit(inputs[:200]).calibrate(inputs[200:], tpr=0.9)
     exported = ns.export_onnx(wrapped, path, samples=inputs[:30])
@@ -158,16 +165,6 @@ def test_a_detector_that_reads_features_and_the_last_layer(tmp_path):
         DetectorHead(Neighbours())
     with pytest.raises(ExportError, match="together cannot be exported: its _score takes NumPy"):
         DetectorHead(Together())
-
-
-def test_of_several_layers_the_one_that_the_detector_scores_is_exported(tmp_path):
-    path, inputs = tmp_path / "fused.onnx", some_inputs(400)
-    wrapped = ns.wrap(a_network(), features="input,penultimate", detector="react")
-    wrapped = wrapped.fit(inputs[:200]).calibrate(inputs[200:], tpr=0.9)
-    ns.export_onnx(wrapped, path, samples=inputs[:30])
-    onnx_outputs, wanted = run(path, input=inputs), wrapped(inputs)
-    np.testing.assert_allclose(onnx_outputs["score"], wanted.assessment.scores, rtol=1e-4)
-    assert onnx_outputs["penultimate"].shape == (400, 16)
 
 
 def test_torchvision(tmp_path):

@@ -190,6 +190,19 @@ def test_the_key_of_a_path_is_found_in_any_form(length):
     assert _PATH_KEY.search(b'{"location": 1}') is None
 
 
+def test_a_graph_that_is_empty_and_one_with_a_tensor_named_location(folder):
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(folder / "model.onnx")
+    model.graph.node[0].name = "location"
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    with_hashes(folder)
+    assert ns.from_pretrained(folder).label_names == NAMES
+    (folder / "model.onnx").write_bytes(b"")
+    with_hashes(folder)
+    with pytest.raises(FileFormatError, match=r"cannot read .*model\.onnx as ONNX"):
+        ns.from_pretrained(folder)
+
+
 @pytest.mark.parametrize("place", ["weights.bin", "../weights.bin", "/etc/hostname"])
 def test_a_graph_names_no_other_file(folder, place):
     onnx = pytest.importorskip("onnx")
@@ -203,22 +216,6 @@ def test_a_graph_names_no_other_file(folder, place):
     with_hashes(folder)
     with pytest.raises(FileFormatError, match="has weights in other files"):
         ns.from_pretrained(folder)
-
-
-def test_an_empty_graph(folder):
-    (folder / "model.onnx").write_bytes(b"")
-    with_hashes(folder)
-    with pytest.raises(FileFormatError, match=r"cannot read .*model\.onnx as ONNX"):
-        ns.from_pretrained(folder)
-
-
-def test_a_graph_may_have_a_tensor_named_location(wrapped, folder):
-    onnx = pytest.importorskip("onnx")
-    model = onnx.load(folder / "model.onnx")
-    model.graph.node[0].name = "location"
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-    with_hashes(folder)
-    assert ns.from_pretrained(folder).label_names == NAMES
 
 
 @pytest.mark.parametrize(
@@ -315,13 +312,6 @@ def test_what_has_no_name_or_no_form_cannot_be_written(tmp_path):
         wrapped.save_pretrained(tmp_path / "model")
 
 
-def test_a_damaged_file(tmp_path):
-    path = tmp_path / "model.skops"
-    path.write_bytes(b"PK not a zip file")
-    with pytest.raises(FileFormatError, match=r"cannot read the estimator of .*model\.skops"):
-        read_estimator(path, [])
-
-
 def test_a_file_of_skops_names_no_other_code(tmp_path, monkeypatch):
     """Each type in a file, in each version of the format, becomes os.system in turn."""
     calls = []
@@ -349,6 +339,9 @@ def test_a_file_of_skops_names_no_other_code(tmp_path, monkeypatch):
             n_rejected += 1
     assert n_rejected > 50
     assert calls == []
+    bad.write_bytes(b"PK not a zip file")
+    with pytest.raises(FileFormatError, match=r"cannot read the estimator of .*bad\.skops"):
+        read_estimator(bad, [])
 
 
 def nodes(schema):

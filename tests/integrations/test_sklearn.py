@@ -270,13 +270,6 @@ def test_the_columns_of_transform(frame):
     np.testing.assert_array_equal(columns["score"], assessed.scores)
 
 
-def test_the_end_of_a_pipeline(table):
-    x, y = table
-    pipeline = make_pipeline(StandardScaler(), WithVerdict(LOGISTIC)).fit(x, y)
-    assert pipeline.predict(x[:2]).shape == (2, 3)
-    np.testing.assert_array_equal(pipeline.transform([[0, 1e4, 0, 0, 0]])[:, 2], [-1])
-
-
 def test_weights_are_routed(table):
     x, y = table
     weights = (y[:, 0] == 1) + 1e-3
@@ -290,8 +283,11 @@ def test_weights_are_routed(table):
             model.fit(x, y, sample_weight=weights)
 
 
-def test_it_can_be_pickled_and_wrapped(table):
+def test_it_can_end_a_pipeline_be_pickled_and_be_wrapped(table):
     x, y = table
+    pipeline = make_pipeline(StandardScaler(), WithVerdict(LOGISTIC)).fit(x, y)
+    assert pipeline.predict(x[:2]).shape == (2, 3)
+    np.testing.assert_array_equal(pipeline.transform([[0, 1e4, 0, 0, 0]])[:, 2], [-1])
     model = WithVerdict(SCALED).fit(x, y)
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.transform(x), model.transform(x))
@@ -314,7 +310,9 @@ def test_labels_must_be_multi_hot(table):
         WithVerdict(LOGISTIC).fit(x, y[:, 0])
     with pytest.raises(InputError, match=r"each of them 0 or 1, got 2"):
         WithVerdict(LOGISTIC).fit(x, y + (y == 1))
+    assert not hasattr(WithVerdict(LOGISTIC), "decision_function")
     model = WithVerdict(OneVsRestClassifier(LogisticRegression())).fit(x, sparse.csr_array(y))
+    assert hasattr(model, "decision_function")
     assert (model.verdict(x) == 1).mean() > 0.88
 
 
@@ -329,11 +327,6 @@ def test_too_few_samples_name_the_parameter(table):
         TooFewSamplesError, match=r"got 8\. The calibration samples are held_out=8 of"
     ):
         WithVerdict(SCALED, held_out=8).fit(x, y)  # no hint about the array of its features
-
-
-def test_methods_that_the_estimator_lacks_are_missing():
-    assert not hasattr(WithVerdict(LOGISTIC), "decision_function")
-    assert hasattr(WithVerdict(OneVsRestClassifier(LogisticRegression())), "decision_function")
 
 
 # --- wrap ---------------------------------------------------------------------------------------

@@ -36,6 +36,9 @@ def test_columns_of_0_and_1_and_columns_without_numbers_stay():
     np.testing.assert_array_equal(features[:, 0], x[:, 0])
     np.testing.assert_array_equal(features[:, [2, 3]], 0)
     np.testing.assert_array_equal(features[:, 6], 1)
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match="infinity in 1 rows"):
+        TableFeatures().fit(pandas.DataFrame({"a": [1.0, np.inf, 3.0]}))
 
 
 def test_an_unknown_word_is_no_error():
@@ -43,19 +46,6 @@ def test_an_unknown_word_is_no_error():
     features = TableFeatures().fit(pandas.DataFrame({"kind": ["x", "y", None] * 50}))
     transformed = features.transform(pandas.DataFrame({"kind": ["x", "z", None]}))
     np.testing.assert_array_equal(transformed[:, :3], [[0, 1, 0], [0, 0, 0], [1, 0, 0]])
-
-
-def test_times_are_left_out():
-    pandas = pytest.importorskip("pandas")
-    days = pandas.to_timedelta(np.arange(10), unit="D")
-    table = pandas.DataFrame({"a": range(10), "when": pandas.Timestamp("2026-01-01") + days})
-    assert TableFeatures().fit_transform(table.assign(lasted=days)).shape == (10, 3)
-
-
-def test_an_infinite_number_is_refused():
-    pandas = pytest.importorskip("pandas")
-    with pytest.raises(InputError, match="infinity in 1 rows"):
-        TableFeatures().fit(pandas.DataFrame({"a": [1.0, np.inf, 3.0]}))
 
 
 def test_a_frame_after_an_array_and_an_array_after_a_frame():
@@ -95,6 +85,7 @@ def test_other_ordinary_columns():
         {
             "when": pandas.date_range("2026-01-01", periods=60, tz="UTC"),
             "month": pandas.period_range("2020-01", periods=60, freq="M"),
+            "lasted": pandas.to_timedelta(np.arange(60), unit="D"),
             "constant": 7,
             "yes": pandas.array([True, False, None] * 20, dtype="boolean"),
             "missing": np.nan,

@@ -76,6 +76,12 @@ def test_a_result_is_made_once_and_replaced_only_with_force(checkpoint, val, tmp
     extract(made, split, path)
     content, left = path.read_bytes(), tmp_path / "val.safetensors.parts"
     left.mkdir()  # as after a crash
+
+    def again(_):
+        with pytest.raises(FileError, match=r"another process is using .*another output file"):
+            extract(made, split, tmp_path / "two.safetensors")
+
+    assert extract(made, split, tmp_path / "two.safetensors", on_images=again).n_computed == 14
     assert extract(made, split, path).n_computed == 0
     assert not left.exists()
     tuning = tuning_for(made, Setting("odin", "max", 0.0, 1.0, 0.5))
@@ -98,16 +104,6 @@ def test_a_result_is_made_once_and_replaced_only_with_force(checkpoint, val, tmp
     with pytest.raises(FileError, match="made from something else"):
         extract(made, split, path)
     assert path.read_bytes() == b"something else entirely"
-
-
-def test_two_extractions_to_one_file(checkpoint, val, tmp_path):
-    path = tmp_path / "val.safetensors"
-
-    def again(_):
-        with pytest.raises(FileError, match=r"another process is using .*another output file"):
-            extract(checkpoint(), val, path)
-
-    assert extract(checkpoint(), val, path, on_images=again).n_computed == 14
 
 
 class StopError(Exception):

@@ -213,7 +213,7 @@ def tuned(checkpoint, coco_tree, tmp_path):
     def run(**options):
         return tune(made, val, train, **{"aggregates": ("max",), "batch_size": 8, **options})
 
-    run.val = val
+    run.val, run.train = val, train
     return run
 
 
@@ -235,6 +235,8 @@ def test_the_lowest_fpr_over_the_five_sets_is_chosen(tuned, checkpoint, tmp_path
     tuning.save(tmp_path / "tuned.json")
     assert Tuning.load(tmp_path / "tuned.json") == tuning
     assert json.loads((tmp_path / "tuned.json").read_text())["best"] == tuning.chosen()
+    with pytest.raises(ParameterError, match="not extracted from this network"):
+        tune(checkpoint(seed=1), tuned.val, tuned.train)
 
 
 def test_the_same_seed_gives_the_same_settings_in_any_batches(tuned):
@@ -265,14 +267,6 @@ def test_another_file_is_refused(content, tmp_path):
     path.write_text(content)
     with pytest.raises(FileFormatError, match=r"tuned\.json is not a file written by nescio tune"):
         Tuning.load(path)
-
-
-def test_outputs_of_another_network_are_refused(checkpoint, coco_tree, tmp_path):
-    root = coco_tree()
-    path = tmp_path / "train.safetensors"
-    extract(checkpoint(seed=1), load_coco(root, "train"), path)
-    with pytest.raises(ParameterError, match="not extracted from this network"):
-        tune(checkpoint(), load_coco(root, "val"), Outputs.load(path))
 
 
 def test_synthetic_sets_are_made_from_the_images(coco_tree):

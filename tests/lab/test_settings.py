@@ -123,12 +123,7 @@ def test_the_defaults_are_the_papers(tmp_path, config):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            "[training]\nepoch = 3",
-            r"\[training\]: there is no key 'epoch'. Did you mean 'epochs'\? .* batch_size, betas",
-        ),
-        ("[optimizer]\nlr = 1", "there is no key 'optimizer'. The keys are augmentation"),
-        ("epochs = 3", "there is no key 'epochs'"),
+        ("[training]\nepoch = 3", r"\[training\]: there is no key 'epoch'. Did you mean 'epochs'"),
         (
             "[training]\nepochs = 0",
             r"\[training\]: epochs must be a whole number of at least 1, got 0",
@@ -139,8 +134,6 @@ def test_the_defaults_are_the_papers(tmp_path, config):
             "select must be 'val_loss' or 'val_map' or 'last', got",
         ),
         ("[training]\nbetas = [0.9, 1.5]", "betas must be at least 0 and less than 1"),
-        ("[model]\nfreeze = 'no'", "freeze must be true or false, got 'no'"),
-        ("[images]\nsize = 2", "image size must be a whole number of at least 8"),
         ("[augmentation]\ncrop_scale = [1.5, 2.0]", "crop_scale"),
     ],
 )

@@ -38,13 +38,13 @@ def test_greys_of_16_bits_look_as_in_8(tmp_path, grey, name, dtype):
 
 
 def test_values_whose_range_is_not_known_are_refused(tmp_path, grey):
-    for name, values, reason in (
-        ("float.tif", grey.astype(np.float32), "within 0 to 65,535"),
-        ("large.tif", grey.astype(np.int32) * 1000, "within 0 to 65,535"),
-        ("negative.tif", grey.astype(np.int32) - 1, "within 0 to 65,535"),
+    for name, values in (
+        ("float.tif", grey.astype(np.float32)),
+        ("large.tif", grey.astype(np.int32) * 1000),
+        ("negative.tif", grey.astype(np.int32) - 1),
     ):
         image.fromarray(values).save(tmp_path / name)
-        with pytest.raises(DatasetError, match=f"{name}: its values .*{reason}"):
+        with pytest.raises(DatasetError, match=f"{name}: its values .*within 0 to 65,535"):
             read_image(tmp_path / name)
 
 

@@ -24,28 +24,23 @@ onnx = pytest.importorskip("onnx")
 helper, FLOAT, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 
 
+def save(path, nodes, outputs, tensors=(), kind=FLOAT):
+    """Write a graph from "x" to some outputs."""
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", kind, ["n", None])],
+        [helper.make_tensor_value_info(name, FLOAT, ["n", None]) for name in outputs],
+        list(tensors),
+    )
+    opset = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    return path
+
+
 @pytest.fixture
 def inputs(rng):
     return rng.normal(size=(10, 6))
-
-
-@pytest.fixture
-def one_node(tmp_path):
-    """Write a graph of one node from "x" and some constants to "logits"."""
-
-    def make(operation, constants=(), kind=FLOAT, **options):
-        graph = helper.make_graph(
-            [helper.make_node(operation, ["x", *dict(constants)], ["logits"], **options)],
-            "small",
-            [helper.make_tensor_value_info("x", kind, ["n", None])],
-            [helper.make_tensor_value_info("logits", FLOAT, ["n", None])],
-            [onnx.numpy_helper.from_array(a, name) for name, a in dict(constants).items()],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-        onnx.save(model, tmp_path / "small.onnx")
-        return tmp_path / "small.onnx"
-
-    return make
 
 
 def test_a_file_gives_its_logits(onnx_file, inputs):
@@ -123,7 +118,7 @@ def test_inputs_that_do_not_fit(onnx_file, inputs, message):
         ns.wrap(onnx_file()).outputs(inputs)
 
 
-def test_a_file_that_is_no_onnx(tmp_path):
+def test_a_file_that_is_no_onnx(tmp_path, onnx_file, monkeypatch):
     with pytest.raises(FileError, match="there is no file"):
         ns.wrap(tmp_path / "no.onnx")
     with pytest.raises(ParameterError, match=r"is not the path of an \.onnx file"):
@@ -132,17 +127,15 @@ def test_a_file_that_is_no_onnx(tmp_path):
         (tmp_path / "bad.onnx").write_bytes(content)
         with pytest.raises(FileFormatError, match=r"cannot read .*bad.onnx as ONNX"):
             ns.wrap(tmp_path / "bad.onnx")
-
-
-def test_without_onnxruntime_it_says_what_to_install(onnx_file, monkeypatch):
     path = onnx_file()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingDependencyError, match=r"pip install '.\[onnx\]'"):
         ns.wrap(path)
 
 
-def test_integers_in_a_graph_of_integers(one_node):
-    wrapped = ns.wrap(one_node("Cast", kind=INT64, to=FLOAT))
+def test_integers_in_a_graph_of_integers(tmp_path):
+    cast = helper.make_node("Cast", ["x"], ["logits"], to=FLOAT)
+    wrapped = ns.wrap(save(tmp_path / "cast.onnx", [cast], ["logits"], kind=INT64))
     assert wrapped.outputs(np.array([[1, 2]], np.int32)).logits.tolist() == [[1.0, 2.0]]
     with pytest.raises(InputError, match=r"must be tensor\(int64\), got float64"):
         wrapped.outputs(np.array([[1.5, 2.0]]))
@@ -183,18 +176,7 @@ def network(arrays, tmp_path):
                 for name, tensor in tensors.items()
             ]
             nodes, tensors = [*made, *nodes], {}
-        graph = helper.make_graph(
-            nodes,
-            "network",
-            [helper.make_tensor_value_info("x", FLOAT, ["n", 6])],
-            [helper.make_tensor_value_info(name, FLOAT, ["n", None]) for name in outputs],
-            list(tensors.values()),
-        )
-        opset = [helper.make_opsetid("", 18)]
-        onnx.save(
-            helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "net.onnx"
-        )
-        return tmp_path / "net.onnx"
+        return save(tmp_path / "net.onnx", nodes, outputs, tensors.values())
 
     return make
 
@@ -216,32 +198,25 @@ def test_layers_of_a_file_that_has_only_logits(network, arrays, inputs, constant
     assert path.read_bytes() == content
     assert wrapped.runner.output_names == ("logits",)
     assert wrapped.runner.content_hash() == ns.wrap(path).runner.content_hash()
-
-
-def test_probabilities_come_from_the_same_layer(network, arrays, inputs):
-    add, sigmoid = (
-        helper.make_node("Add", ["m", "b2"], ["z"]),
-        helper.make_node("Sigmoid", ["z"], ["probs"]),
-    )
-    path = network(add, sigmoid, outputs=("probs",))
+    # Probabilities come from the same layer.
+    add = helper.make_node("Add", ["m", "b2"], ["z"])
+    path = network(add, helper.make_node("Sigmoid", ["z"], ["probs"]), outputs=("probs",))
     outputs = ns.wrap(path, features="penultimate", from_probs=True).outputs(inputs)
-    np.testing.assert_allclose(outputs.features, arrays[1]["penultimate"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs.features, layers["penultimate"], rtol=1e-4, atol=1e-5)
 
 
-def test_a_file_that_is_its_own_head(network, inputs):
+def test_a_file_that_is_its_own_head(network, arrays, inputs, tmp_path):
     """The linear layers read the input, so there is no representation before them."""
+    tensors = [onnx.numpy_helper.from_array(arrays[0][name], name) for name in ("w1", "b1")]
+    gemm = helper.make_node("Gemm", ["x", "w1", "b1"], ["logits"])
+    linear = save(tmp_path / "linear.onnx", [gemm], ["logits"], tensors)
+    outputs = ns.wrap(linear, features="penultimate").outputs(inputs)
+    np.testing.assert_allclose(outputs.features, inputs, rtol=1e-6)
+    assert outputs.head is not None
     path = network(body="Relu")
     with pytest.raises(ParameterError, match=r"got 'pooled'.*that follows other layers"):
         ns.wrap(path, features="pooled")
     assert ns.wrap(path, features="auto").runner.layers == ("penultimate",)
-
-
-def test_a_linear_layer_that_reads_the_input(one_node, inputs, arrays):
-    weights, _ = arrays
-    path = one_node("Gemm", {name: weights[name] for name in ("w1", "b1")})
-    outputs = ns.wrap(path, features="penultimate").outputs(inputs)
-    np.testing.assert_allclose(outputs.features, inputs, rtol=1e-6)
-    assert outputs.head is not None
 
 
 def test_a_graph_that_does_not_end_in_a_linear_layer(network, inputs):

@@ -122,7 +122,7 @@ def test_a_frame_of_texts_is_not_taken_for_the_names_of_its_columns(of_texts):
         ns.wrap(wrapped, features="penultimate").outputs(pandas.DataFrame({"text": texts}))
 
 
-def test_other_forms_of_texts(of_texts):
+def test_other_forms_of_texts(of_texts, multi_label):
     wrapped, texts = of_texts
     expected = wrapped.outputs(texts).logits
     for form in (tuple(texts), iter(texts), np.array(texts), iter([texts[:2], texts[2:]])):
@@ -133,14 +133,11 @@ def test_other_forms_of_texts(of_texts):
         wrapped.outputs([["red cat"]])
     with pytest.raises(InputError, match="there are no inputs"):
         wrapped.outputs([])
-
-
-def test_inputs_of_another_width_are_refused(multi_label):
-    wrapped = ns.wrap(DECISIONS["one vs rest"].fit(*multi_label))
+    numbers = ns.wrap(DECISIONS["one vs rest"].fit(*multi_label))
     with pytest.raises(InputError, match=r"cannot run on these inputs: X has 3 features"):
-        wrapped.outputs(np.zeros((2, 3)))
+        numbers.outputs(np.zeros((2, 3)))
     with pytest.raises(InputError, match=r"For texts, pass a pipeline that begins with a vect"):
-        wrapped.outputs("text")
+        numbers.outputs("text")
 
 
 # --- what is refused --------------------------------------------------------------------------

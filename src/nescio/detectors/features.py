@@ -68,8 +68,10 @@ def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def unit_rows(rows: FloatArray) -> FloatArray:
+def unit_rows(rows: FloatArray, chosen: NDArray[np.int64] | None = None) -> FloatArray:
     """Return the rows scaled to length 1, in their own precision; a row of zeros stays as it is.
+
+    With `chosen`, only these rows, without a copy of them in between.
 
     Examples
     --------
@@ -78,9 +80,10 @@ def unit_rows(rows: FloatArray) -> FloatArray:
            [0. , 0. ],
            [1. , 0. ]])
     """
-    result = np.empty_like(rows, order="C")
-    for block in row_blocks(*rows.shape):
-        wide = rows[block].astype(np.float64)
+    n_rows = len(rows) if chosen is None else len(chosen)
+    result = np.empty((n_rows, rows.shape[1]), rows.dtype)
+    for block in row_blocks(*result.shape):
+        wide = rows[block if chosen is None else chosen[block]].astype(np.float64)
         largest = np.abs(wide).max(1, keepdims=True)  # no square overflows after the division
         wide /= np.where(largest > 0, largest, 1.0)
         lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide))
@@ -217,14 +220,14 @@ class LinearProbe(FeatureDetector):
     def _score(self, arrays: Arrays) -> Array:
         inputs: FloatArray = arrays[self.layer]
         weights = self.weights_.astype(inputs.dtype)
-        result = np.empty(len(inputs))
+        scores = np.empty(len(inputs))
         for rows in row_blocks(len(inputs), max(weights.shape)):
             moved = centred(unit_rows(inputs[rows]), self.center_)
             outputs = product(moved, weights) + self.shares_  # (n_rows, n_labels), float64
             positive = np.maximum(outputs, 0.0)
-            result[rows] = np.einsum("ij,ij->i", positive, positive)
-            result[rows] += np.minimum(outputs.max(1), 0.0)
-        return result
+            scores[rows] = np.einsum("ij,ij->i", positive, positive)
+            scores[rows] += np.minimum(outputs.max(1), 0.0)
+        return scores
 
 
 def _spectrum(moved: FloatArray) -> tuple[Matrix, Matrix]:

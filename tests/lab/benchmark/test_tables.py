@@ -42,21 +42,15 @@ def read_csv(table):
 # --- results --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def two_seeds():
-    return [
-        line("msp", (60, 80, 85), seed=0),
-        line("msp", (62, 82, 85), seed=1),
-        line("joint_energy", (10, 98, 99), seed=0),
-        line("joint_energy", (13, 97, 99), seed=1),
-        line("lof", (40, 99, 70), seed=0),
-        line("lof", (40, 99, 70), seed=1),
-    ]
-
-
-def test_results_in_markdown(two_seeds):
+def test_results_in_markdown():
+    values = {
+        "msp": [(60, 80, 85), (62, 82, 85)],
+        "joint_energy": [(10, 98, 99), (13, 97, 99)],
+        "lof": [(40, 99, 70)] * 2,
+    }
+    lines = [line(name, both[seed], seed=seed) for name, both in values.items() for seed in (0, 1)]
     # The deviations by hand: (62 - 60) / sqrt(2), (13 - 10) / sqrt(2), (98 - 97) / sqrt(2).
-    [table] = result_tables(two_seeds)
+    [table] = result_tables(lines)
     assert table.to_markdown() == "\n".join(
         [
             "**MS-COCO against ImageNet**",
@@ -82,13 +76,10 @@ def test_results_in_csv_have_full_precision():
     assert (row["detector"], row["n_seeds"]) == ("msp", "3")
     assert float(row["FPR95"]) == pytest.approx(182 / 3, abs=1e-12)
     assert float(row["FPR95 sd"]) == pytest.approx((1 / 3) ** 0.5, abs=1e-12)
-
-
-def test_one_seed_has_no_deviation():
-    [table] = result_tables([line("msp", (60, 80, 85)), line("lof", (70, 70, 70))])
-    assert row_of(table, "msp") == ["60.00", "80.00", "85.00"]
-    assert table.notes == ("Per cent, of one seed.",)
-    assert read_csv(table)[0]["FPR95 sd"] == ""
+    [once] = result_tables(lines[:1])
+    assert row_of(once, "msp") == ["60.00", "80.00", "85.00"]
+    assert once.notes == ("Per cent, of one seed.",)
+    assert read_csv(once)[0]["FPR95 sd"] == ""
 
 
 def test_one_table_a_pair_in_order_of_appearance():
@@ -136,13 +127,9 @@ def test_skipped_detectors_are_notes():
         "odin did not run on MS-COCO (seed 0, 1): there is no odin_max.",
     )
     assert r"there is no odin\_max." in table.to_markdown()
-
-
-def test_a_pair_on_which_nothing_ran_still_says_why():
-    [table] = result_tables([line("odin", "there is no odin_max.")])
-    assert table.rows == ()
-    assert table.notes == ("odin did not run on MS-COCO (seed 0): there is no odin_max.",)
-    assert table.to_markdown().count("\n|") == 2
+    [empty] = result_tables([line("odin", "there is no odin_max.")])
+    assert (empty.rows, len(empty.notes)) == ((), 1)
+    assert empty.to_markdown().count("\n|") == 2
 
 
 # --- the paper's ----------------------------------------------------------------------------------
@@ -374,14 +361,9 @@ def test_names_do_not_break_latex():
 
 def test_names_do_not_break_csv():
     quoted = 'a,"b"\nc'
-    lines = [line(HOSTILE, (10, 90, 90)), line(quoted, (20, 90, 90))]
-    rows = csv.DictReader(io.StringIO(result_tables(lines)[0].to_csv()))
-    assert [row["detector"] for row in rows] == [HOSTILE, quoted]
-
-
-def test_names_in_csv_are_no_formulas():
-    rows = csv.DictReader(io.StringIO(result_tables([line("=1+1", (10, 90, 90))])[0].to_csv()))
-    assert [row["detector"] for row in rows] == ["'=1+1"]
+    lines = [line(name, (10, 90, 90)) for name in (HOSTILE, quoted, "=1+1")]
+    rows = read_csv(result_tables(lines)[0])
+    assert {row["detector"] for row in rows} == {HOSTILE, quoted, "'=1+1"}  # no formula
 
 
 def check_latex(text):

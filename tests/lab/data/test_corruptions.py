@@ -48,9 +48,8 @@ def test_jigsaw_moves_whole_patches(images, rng):
 
 def test_jigsaw_keeps_what_does_not_divide(rng):
     images = rng.random((1, 3, 11, 9), dtype=np.float32)
-    before = images.copy()
+    images.setflags(write=False)
     shuffled = jigsaw(images, images, rng)
-    np.testing.assert_array_equal(images, before)  # the input is left alone
     np.testing.assert_array_equal(shuffled[:, :, 8:], images[:, :, 8:])
     np.testing.assert_array_equal(shuffled[..., 8:], images[..., 8:])
     assert sorted(patches(shuffled[0], 2, 2)) == sorted(patches(images[0], 2, 2))

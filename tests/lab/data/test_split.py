@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nescio.errors import DatasetError, LabelMismatchError, ParameterError
-from nescio.lab.data import DataAddress, Split, load, load_coco, load_folder, parse_address
+from nescio.lab.data import DataAddress, Split, load, load_coco, parse_address
 from nescio.lab.data.split import Augmentation, Reader, checked_presence, in_batches
 from nescio.models.images import Preprocessing
 
@@ -41,27 +41,22 @@ def test_labels_in_another_order(split):
     assert split.labels_for(["dog", "cow"]) is None
     with pytest.raises(LabelMismatchError, match="the first difference is 'cat'"):
         split.require_labels(["dog", "cow"])
-    unlabelled = Split("set", "", split.root, split.files, None, ("cat", "dog"))
-    assert unlabelled.labels_for(["cat", "dog"]) is None
-    with pytest.raises(DatasetError, match=r"set in .* has no labels"):
-        unlabelled.require_labels()
+    with pytest.raises(DatasetError, match=r"set-val in .* has no labels"):
+        replace(split, labels=None).require_labels()
 
 
-def test_a_split_that_makes_no_sense(split, tmp_path):
+def test_a_split_that_makes_no_sense(split):
     with pytest.raises(DatasetError, match="set-val has no images"):
-        Split("set", "val", tmp_path, (), None, None)
-    with pytest.raises(
-        DatasetError, match=r"labels have shape \(4, 2\), but there are 4 images and 3"
-    ):
-        Split("set", "val", tmp_path, split.files, LABELS, ("a", "b", "c"))
+        replace(split, files=())
+    with pytest.raises(DatasetError, match=r"have shape \(4, 2\), but there are 4 images and 3"):
+        replace(split, label_names=("a", "b", "c"))
 
 
 def test_the_fingerprint_tells_files_and_labels_apart(split, tmp_path):
     before = split.fingerprint
     assert split.manifest()["data_fingerprint"] == before
     assert split.subset([0, 1, 3, 2]).fingerprint != before
-    changed = Split("set", "val", tmp_path, split.files, 1 - LABELS, ("cat", "dog"))
-    assert changed.fingerprint != before
+    assert replace(split, labels=1 - LABELS).fingerprint != before
     (tmp_path / "a.jpg").write_text("longer")
     assert split.fingerprint == before, "it is computed once"
     assert replace(split).fingerprint != before
@@ -107,17 +102,20 @@ def test_an_address_is_parsed_and_written(text, address):
 def test_an_invalid_address(text):
     with pytest.raises(ParameterError, match=r"expected KIND:PATH or KIND@SPLIT:PATH.*coco, voc"):
         parse_address(text)
-    with pytest.raises(ParameterError, match=r"no kind of data set 'cifar' .*: coco, voc, voc-t"):
-        load("cifar@train:/data")
 
 
-def test_splits_that_are_unknown_missing_or_too_many(tmp_path):
-    with pytest.raises(ParameterError, match=r"coco has no split 'dev'. Choose from: train, val"):
-        load(f"coco@dev:{tmp_path}")
-    with pytest.raises(ParameterError, match=r"coco has no split ''. Choose from: train, val"):
-        load(f"coco:{tmp_path}")
-    with pytest.raises(ParameterError, match=r"textures has no split 'train'\. It has no splits"):
-        load(f"textures@train:{tmp_path}")
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("coco@dev:x", "coco has no split 'dev'. Choose from: train, val"),
+        ("coco:x", "coco has no split ''. Choose from: train, val"),
+        ("textures@train:x", "textures has no split 'train'. It has no splits"),
+        ("cifar@train:x", "no kind of data set 'cifar' .*: coco, voc, voc-t"),
+    ],
+)
+def test_kinds_and_splits_that_are_unknown_missing_or_too_many(address, message):
+    with pytest.raises(ParameterError, match=message):
+        load(address)
 
 
 def test_loading_by_address(coco_tree, class_tree, tmp_path, monkeypatch):
@@ -192,7 +190,6 @@ def test_a_share_above_1_often_keeps_the_whole_image(rng):
     boxes = [Augmentation((0.5, 2.0)).box(60, 50, rng) for _ in range(200)]
     whole = boxes.count((0, 0, 60, 50))
     assert 0 < whole < 200
-    assert all(0 <= left < right <= 60 for left, _, right, _ in boxes)
 
 
 @pytest.mark.parametrize(
@@ -208,12 +205,3 @@ def test_a_share_above_1_often_keeps_the_whole_image(rng):
 def test_bad_settings_are_refused(make, words):
     with pytest.raises(ParameterError, match=words):
         make()
-
-
-def test_a_damaged_image_is_named(class_tree):
-    root = class_tree(n_images=3)
-    bad = root / "anchor" / "0001.jpg"
-    bad.write_bytes(bad.read_bytes()[:100])
-    split = load_folder(root, "")
-    with pytest.raises(DatasetError, match=r"anchor/0001\.jpg.*without_damaged"):
-        list(Reader(split, Preprocessing(8)).batches(in_batches(6, 2)))

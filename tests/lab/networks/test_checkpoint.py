@@ -138,20 +138,6 @@ def test_layers_have_names_and_bytes_are_preprocessed(checkpoint, pixels):
     assert default.head(arrays) is not None
 
 
-def test_a_file_can_be_wrapped(checkpoint, pixels, tmp_path):
-    made = checkpoint()
-    made.save(tmp_path / "net.safetensors")
-    wrapped = ns.wrap(load_checkpoint(tmp_path / "net.safetensors"))
-    assert wrapped.label_names == made.label_names
-    assert wrapped.runner.content_hash() == made.content_hash()
-    np.testing.assert_array_equal(
-        wrapped.outputs(pixels).logits, ns.wrap(made).outputs(pixels).logits
-    )
-    assert (
-        repr(wrapped) == f"Wrapped(torch: {made.architecture.name}, features='pooled,penultimate')"
-    )
-
-
 def test_the_layers_of_a_network_of_ones_own(own_module, pixels):
     """ "pooled" is the layer that the architecture names, and the only one by default."""
     architecture = Architecture(f"module:{own_module}", features="4")

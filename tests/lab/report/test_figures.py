@@ -54,10 +54,7 @@ def test_density_is_that_of_a_normal(rng):
     grid, heights = density(rng.normal(0, 1, 50_000), -4, 4)
     expected = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
     assert np.abs(heights - expected).max() < 0.02
-
-
-def test_rows_out_are_not_drawn():
-    _, heights = density(np.array([-np.inf, -np.inf]), 0, 1)
+    _, heights = density(np.array([-np.inf, -np.inf]), 0, 1)  # rows out are not drawn
     assert not heights.any()
     grid, heights = density(np.array([-np.inf, 0.5, 0.5]), 0, 1)
     assert np.trapezoid(heights, grid) == pytest.approx(1, abs=0.05)
@@ -68,9 +65,6 @@ def test_an_outlier_does_not_stretch_the_axis(rng):
     low, high = visible_range(values)
     assert -6 < low < -2
     assert 2 < high < 6
-
-
-def test_the_axis_of_equal_scores_has_a_width():
     low, high = visible_range(np.ones(3), np.array([-np.inf]))
-    assert low < 1 < high
+    assert low < 1 < high  # the axis of equal scores has a width
     assert visible_range(np.array([-np.inf])) is None
