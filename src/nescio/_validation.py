@@ -7,7 +7,6 @@ imported.
 
 from __future__ import annotations
 
-import difflib
 import math
 import reprlib
 import sys
@@ -26,6 +25,7 @@ from nescio.errors import (
     ParameterError,
     ProbabilitiesError,
     ShapeError,
+    nearest,
 )
 
 Array = NDArray[Any]
@@ -43,7 +43,7 @@ _NOT_REAL = (NoneType, bool, np.bool_, np.datetime64, np.timedelta64, np.void)
 _ADVICE = "Pass an array or a list of rows; for a file, nescio.Outputs.load(path)."
 
 # The limits of `check_logits`.
-_ENOUGH_VALUES = 50
+ENOUGH_VALUES = 50
 _ENOUGH_ROWS = 100
 _SURE = 0.1  # log-probabilities of a classifier that is sure of a label lie within [-0.1, 0]
 
@@ -193,7 +193,7 @@ def check_logits(values: Array) -> None:
     --------
     >>> check_logits(np.random.default_rng(0).normal(-2, 3, (100, 5)))  # logits
     """
-    if values.size < _ENOUGH_VALUES:
+    if values.size < ENOUGH_VALUES:
         return
     first = values[:1]
     if (first < 0).any() and (first > 0).any():  # the usual case
@@ -331,10 +331,9 @@ def from_table(
     values = {}
     for key, value in table.items():
         if key not in allowed:
-            close = difflib.get_close_matches(key, allowed, n=1)
-            guess = f" Did you mean {close[0]!r}?" if close else ""
             raise ParameterError(
-                f"{place}there is no key {key!r}.{guess} The keys are {', '.join(sorted(allowed))}."
+                f"{place}there is no key {key!r}.{nearest(key, allowed, 1)} The keys are "
+                f"{', '.join(sorted(allowed))}."
             )
         inside = f"{where}.{key}" if where else key
         values[key] = _value(value, hints[key], key, inside, getattr(base, key, None), place)

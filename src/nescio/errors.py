@@ -167,7 +167,7 @@ def error_context(what: object) -> Iterator[None]:
         raise type(error)(f"{what}: {message}", *rest) from error
 
 
-def listed(names: Sequence[object], shown: int = 5) -> str:
+def listed(names: Sequence[object], shown: int = 5, *, quoted: bool = True) -> str:
     """Return names for a message: the first of them, and how many more there are.
 
     Examples
@@ -176,14 +176,20 @@ def listed(names: Sequence[object], shown: int = 5) -> str:
     "'cat', 'dog' and 1 more"
     """
     more = len(names) - shown
-    text = ", ".join(repr(name) for name in names[:shown])
+    text = ", ".join(repr(name) if quoted else str(name) for name in names[:shown])
     return f"{text} and {more:,} more" if more > 0 else text
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint at similar names, for an error message; empty if there are none."""
-    matches = difflib.get_close_matches(name, list(names), cutoff=0.4)
-    return f" Nearest: {', '.join(matches)}." if matches else ""
+def nearest(name: str, names: Iterable[str], n: int = 3) -> str:
+    """Return a hint at similar names, for an error message; empty if there are none.
+
+    Examples
+    --------
+    >>> nearest("sedes", ["seeds", "title"])
+    " Did you mean 'seeds'?"
+    """
+    matches = difflib.get_close_matches(name, list(names), n, cutoff=0.5)
+    return f" Did you mean {' or '.join(map(repr, matches))}?" if matches else ""
 
 
 def label_difference(

@@ -92,7 +92,7 @@ def test_chosen_labels_are_taken_in_order_and_all_others_ignored(logits):
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ({"labels": ["cta"]}, "there is no column 'cta' .labels, --labels.. Nearest: cat"),
+        ({"labels": ["cta"]}, "there is no column 'cta' .labels, --labels.. Did you mean .cat"),
         ({"labels": ["x*"]}, r"no column 'x\*'.*The columns are 'cat', 'dog'"),
         ({"labels": ["cat", "cat"]}, "labels names 'cat' twice"),
         ({"labels": []}, "at least one column"),
@@ -105,7 +105,7 @@ def test_chosen_labels_are_taken_in_order_and_all_others_ignored(logits):
         ({"id_column": "cta"}, "there is no column 'cta' .id_column, --id-column"),
         ({"id_column": "cat", "ignore": "cat"}, "'cat' has 2 roles"),
         ({"ignore": "*"}, "no columns of logits"),
-        ({"ignore": "txet"}, "Nearest: text"),
+        ({"ignore": "txet"}, "Did you mean .text"),
     ],
 )
 def test_mistakes_are_explained(logits, said, reason):

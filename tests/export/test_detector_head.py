@@ -87,7 +87,7 @@ def test_the_head_of_a_combination(rule, groups):
 
 
 def test_a_combination_that_cannot_be_exported_says_why():
-    with pytest.raises(ns.detectors.NotCalibratedError, match="combined is not calibrated"):
+    with pytest.raises(ns.detectors.NotCalibratedError, match="no threshold yet"):
         DetectorHead(ns.Combined())
     stouffer = ns.Combined(["msp", "max_logit"], rule="stouffer").calibrate(some_logits())
     with pytest.raises(ExportError, match="rule=stouffer: it needs the quantiles"):

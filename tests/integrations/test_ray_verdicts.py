@@ -93,7 +93,7 @@ def test_what_cannot_be_scored(detector, frame):
     own = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(900, 3)), groups=groups)
     with pytest.raises(InputError, match="groups"):
         Verdicts(own)(frame[NAMES])
-    with pytest.raises(ns.NotCalibratedError, match="not calibrated"):
+    with pytest.raises(ns.NotCalibratedError, match="no threshold yet"):
         Verdicts(ns.JointEnergy())
     with pytest.raises(ParameterError, match="expected a detector"):
         Verdicts(3)

@@ -240,7 +240,7 @@ def test_what_is_no_logits_is_refused(form, output, message):
 
 def test_a_layer_that_is_not_there_or_not_called():
     for features in ("haed", "haed:input", "norm,haed"):
-        with pytest.raises(ParameterError, match=r"no layer 'haed'. Nearest: head"):
+        with pytest.raises(ParameterError, match=r"no layer 'haed'. Did you mean 'head'"):
             ns.wrap(small(), features=features)
     model = nn.Linear(3, 2)
     model.idle = nn.ReLU()

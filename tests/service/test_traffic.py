@@ -14,7 +14,7 @@ from nescio.monitor import Monitor
 from nescio.service import Settings
 from nescio.service.openapi import RecentInputs, TrafficReport
 from nescio.service.service import Engine
-from nescio.service.traffic import score_chart, traffic_charts
+from nescio.service.traffic import input_chart, traffic_charts
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -266,13 +266,13 @@ def test_the_score_is_marked_on_either_side_of_the_threshold(engine):
     served = engine()
     (threshold,) = served.calibration.threshold_values.values()
     for score, verdict in ((threshold - 0.01, "out"), (threshold, "in"), (threshold + 1, "in")):
-        text = score_chart(served, score, "all", 500)
+        text = input_chart(served, score, "all", 500)
         chart = ElementTree.fromstring(text)
         assert chart.get("viewBox").startswith("0 0 500 ")
         assert f'class="marker {verdict}"' in text
         assert {"area out", "area in"} <= {path.get("class") for path in chart.iter(f"{SVG}path")}
     for score, x, beyond in ((-1e300, 0.0, "left"), (1e300, 500.0 - 2 * 14, "right")):
-        chart = ElementTree.fromstring(score_chart(served, score, "all", 500))
+        chart = ElementTree.fromstring(input_chart(served, score, "all", 500))
         assert marked_x(chart) == (x, beyond)
 
 
@@ -284,7 +284,7 @@ def test_outliers_of_the_calibration_do_not_flatten_the_histogram(engine_of, rng
     assert histogram.lower + histogram.higher == 20
     assert sum(histogram.counts) == 1000
     assert max(histogram.counts) < 120
-    text = score_chart(served, 0.0, "all", 600)
+    text = input_chart(served, 0.0, "all", 600)
     assert f"◀ {histogram.lower} lower" in text
     assert f"{histogram.higher} higher ▶" in text
 
@@ -295,7 +295,7 @@ def test_a_threshold_among_outliers_is_drawn_at_the_edge(engine_of, rng):
     served = engine_of(scores)
     (threshold,) = served.calibration.threshold_values.values()
     assert threshold < served.histograms[None].edges[0]
-    text = score_chart(served, 0.0, "all", 600)
+    text = input_chart(served, 0.0, "all", 600)
     ElementTree.fromstring(text)
     assert "nan" not in text
     assert "threshold" in text
@@ -306,7 +306,7 @@ def test_a_threshold_among_outliers_is_drawn_at_the_edge(engine_of, rng):
 def test_a_group_has_its_own_histogram_and_threshold(engine):
     served = engine(groups="label_count")
     names = list(served.calibration.threshold_values)
-    charts = {score_chart(served, 3.0, name, 500) for name in names}
+    charts = {input_chart(served, 3.0, name, 500) for name in names}
     assert len(charts) == len(names) > 1
 
 

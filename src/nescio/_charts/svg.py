@@ -88,19 +88,6 @@ def end_of(name: str, longest: int) -> str:
     return name if len(name) <= longest else "…" + name[1 - longest :]
 
 
-def listed(names: Sequence[object], most: int, longest: int = 24) -> str:
-    """Return the first names in a list, and how many more there are.
-
-    Examples
-    --------
-    >>> listed(["cat", "dog", "cow"], 2)
-    'cat, dog and 1 more'
-    """
-    shown = ", ".join(cut(name, longest) for name in names[:most])
-    more = len(names) - most
-    return f"{shown} and {more:,} more" if more > 0 else shown
-
-
 # --- charts ---
 
 

@@ -211,21 +211,25 @@ class Columns:
     def _ambiguous(self, fields: Sequence[Any]) -> InputError:
         """Return the error for columns that may not be labels, with the options to paste."""
         names = [field.name for field in fields]
-        shown = ", ".join(f"{field.name!r} ({field.type})" for field in fields[:_NAMED])
-        if len(names) > _NAMED:
-            shown += f" and {len(names) - _NAMED:,} more"
+        shown = listed([f"{field.name!r} ({field.type})" for field in fields], _NAMED, quoted=False)
         if self.of_features:
             return InputError(
                 f"not all columns hold numbers: {shown}. Drop those that do not from the data "
                 "frame, or pass the features as an array."
             )
-        message = f"not all columns hold floating-point numbers: {shown}."
+        message = (
+            f"not all columns hold floating-point numbers: {shown}. Choose the columns of the "
+            "logits with --labels (labels=), by names or patterns; '*' takes all."
+        )
         if len(names) <= _NAMED:
             option = _as_option(names)
-            message += f" To leave them out, pass --ignore {option} (in Python: ignore={names})."
+            message += (
+                " If all other columns are logits, leave these out with --ignore "
+                f"{option} (in Python: ignore={names})."
+            )
         message += (
-            " If one holds the ids, pass --id-column. To choose the columns of the labels "
-            "yourself, pass --labels (labels=) with names or patterns; '*' takes all."
+            " If one holds the ids, pass --id-column. Features and true labels have to be columns "
+            "of lists, named features and labels."
         )
         if any("string" in str(field.type) for field in fields):
             message += " Decimal commas make text of numbers: --decimal ,"

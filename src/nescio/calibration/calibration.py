@@ -545,11 +545,11 @@ class Calibration(Result):
         """Return conformal p-values, computed within the group of each sample."""
         if groups is None:
             return self.thresholds[_ALL].p_values(scores)
-        result = np.empty(len(scores))
+        p_values = np.empty(len(scores))
         for name, threshold in self.thresholds.items():
             members = groups == name
-            result[members] = threshold.p_values(scores[members])
-        return result
+            p_values[members] = threshold.p_values(scores[members])
+        return p_values
 
     def columns(self) -> dict[str, Any]:
         """Return one row per group: threshold, tpr, confidence, n_samples, and the true TPR.

@@ -30,7 +30,7 @@ from nescio._io.files import existing_file, same_file, to_json
 from nescio._io.tables import Columns
 from nescio._version import __version__
 from nescio.calibration import CUSTOM
-from nescio.errors import InputError, NescioError, ParameterError
+from nescio.errors import InputError, NescioError, ParameterError, listed
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
 _WIDEST_NAME = 40  # a longer first column is folded
-_NAMED_LABELS = 12  # that are printed
+NAMED_LABELS = 12  # that are printed
 
 Advance = Callable[[int], object]
 Watch = Callable[[str, int], AbstractContextManager[Advance]]
@@ -389,16 +389,10 @@ def describe(
     n_rows: int, n_labels: int, names: Sequence[str] | None, ignored: Sequence[str]
 ) -> str:
     """Describe what was read in one line: rows, labels and the columns that were ignored."""
-    shown = "" if names is None else f" ({some_of(names)})"
+    shown = "" if names is None else f" ({listed(names, NAMED_LABELS, quoted=False)})"
     labels = "label" if n_labels == 1 else "labels"
     line = f"{n_rows:,} rows x {n_labels:,} {labels}{shown}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
-
-
-def some_of(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    n_more = len(names) - _NAMED_LABELS
-    return ", ".join(names[:_NAMED_LABELS]) + (f" and {n_more:,} more" if n_more > 0 else "")
 
 
 def as_text(value: Any) -> str:

@@ -22,7 +22,7 @@ from nescio.cli.console import (
     refuse_overwriting,
     working,
 )
-from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_numbers
+from nescio.cli.models import MODEL_HELP, ModelOptions, Module, parse_numbers
 from nescio.errors import FileFormatError, ParameterError, require
 from nescio.outputs.files import read_outputs
 

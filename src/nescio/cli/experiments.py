@@ -24,7 +24,7 @@ from nescio.cli.console import (
     stages,
     working,
 )
-from nescio.cli.vision import RunOptions, SkipBad
+from nescio.cli.models import RunOptions, SkipBad
 from nescio.errors import ParameterError, require
 
 if TYPE_CHECKING:

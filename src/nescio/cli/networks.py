@@ -25,7 +25,7 @@ from nescio.cli.console import (
     progress_bar,
     say,
 )
-from nescio.cli.vision import (
+from nescio.cli.models import (
     MODEL_HELP,
     Device,
     Mean,
@@ -289,7 +289,7 @@ def extract(
     for split, corrupted in itertools.product(splits, corruptions):
         title = f"{split.title}-{corrupted}" if corrupted else split.title
         with progress_bar(title, len(split)) as advance:
-            result = run_extraction(
+            extraction = run_extraction(
                 runner,
                 split,
                 output / f"{title}.safetensors",
@@ -301,24 +301,24 @@ def extract(
                 force=force,
                 on_images=advance,
             )
-        done.append(result)
+        done.append(extraction)
         if not as_json:
-            _say_result(result)
+            _say_extraction(extraction)
     if as_json:
-        print_json([{**asdict(result), "path": str(result.path)} for result in done])
+        print_json([{**asdict(extraction), "path": str(extraction.path)} for extraction in done])
 
 
-def _say_result(result: Extraction) -> None:
+def _say_extraction(extraction: Extraction) -> None:
     """Print how many images a file has, how many were computed, and the runtime."""
     done = "up to date"
-    if result.n_computed:
-        rate = result.n_computed / max(result.seconds, 1e-9)
-        done = f"{result.n_computed:,} computed, {rate:.1f} images per second"
-    if result.skipped:
-        done += f", {len(result.skipped):,} left out and listed in the file"
-    say(f"{result.path}: {result.n_images:,} images ({done})")
-    if result.n_computed:
-        say(f"  {result.runtime}")
+    if extraction.n_computed:
+        rate = extraction.n_computed / max(extraction.seconds, 1e-9)
+        done = f"{extraction.n_computed:,} computed, {rate:.1f} images per second"
+    if extraction.skipped:
+        done += f", {len(extraction.skipped):,} left out and listed in the file"
+    say(f"{extraction.path}: {extraction.n_images:,} images ({done})")
+    if extraction.n_computed:
+        say(f"  {extraction.runtime}")
 
 
 # --- convert --------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +15,7 @@ from typer import Argument, Option
 from nescio._io.files import check_table_target, check_target, same_file, to_values
 from nescio._validation import checked_choice
 from nescio.cli.console import (
+    NAMED_LABELS,
     AsJson,
     DataOptions,
     DetectorFile,
@@ -30,7 +30,6 @@ from nescio.cli.console import (
     progress_bar,
     refuse_overwriting,
     say,
-    some_of,
     working,
 )
 from nescio.errors import (
@@ -39,6 +38,8 @@ from nescio.errors import (
     MissingInputError,
     ParameterError,
     error_context,
+    listed,
+    nearest,
     require,
 )
 from nescio.outputs import Outputs
@@ -63,7 +64,7 @@ def calibrate(
     ],
     output: Annotated[Path, "Where to save the detector."],
     files: DataOptions,
-    detector: Annotated[
+    detector_name: Annotated[
         str,
         Option(
             "--detector",
@@ -110,51 +111,55 @@ def calibrate(
             "--train and the held-out data are the same file. Calibrating on data that the "
             "detector has learned from would void the guarantee."
         )
-    made = None
-    if detector != AUTO:
-        made = build_detector(detector, tpr=tpr, nonfinite=nonfinite)
-        if made.learns_from and train is None:
+    detector = None
+    if detector_name != AUTO:
+        detector = build_detector(detector_name, tpr=tpr, nonfinite=nonfinite)
+        if detector.learns_from and train is None:
             raise MissingInputError(
-                f"{detector} learns from data: pass training outputs with --train. (Calibrating "
-                "on data that it has learned from would void the guarantee.)"
+                f"{detector_name} learns from data: pass training outputs with --train. "
+                "(Calibrating on data that it has learned from would void the guarantee.)"
             )
     data = read_outputs(held_out, **files.reading(), max_rows=MAX_ROWS)
     learned_from = None
     if train is not None:
         learned_from = read_outputs(train, **files.reading(), max_rows=MAX_ROWS, first=data)
     reason = ""
-    if made is None:
+    if detector is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DefaultDetectorWarning)  # the reason is printed below
-            made, reason = default_detector(
+            detector, reason = default_detector(
                 learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise"
             )
-    if learned_from is not None and made.learns_from:
+    if learned_from is not None and detector.learns_from:
         with working("learning"), error_context(train):
-            made.fit(learned_from, from_probs=False)
+            detector.fit(learned_from, from_probs=False)
     n_rows = data.manifest.get("sampled_from", len(data))
     groups = "label_count" if by_label_count else None
     with working("calibrating"), error_context(held_out):
-        made.calibrate(data, confidence=confidence, groups=groups, from_probs=False)
-    made.save(output, force=force)
-    calibration = made.calibration_
+        detector.calibrate(data, confidence=confidence, groups=groups, from_probs=False)
+    detector.save(output, force=force)
     ignored = data.manifest.get("ignored_columns", [])
     if as_json:
         read = {"n_rows": n_rows, "n_labels": data.n_labels, "ignored_columns": ignored}
-        print_json({"output": str(output), "reason": reason, **read, **_facts(made)})
+        print_json({"output": str(output), "reason": reason, **read, **_facts(detector)})
         return
     say(describe(n_rows, data.n_labels, data.label_names, ignored))
     if n_rows > len(data):
         say(f"{len(data):,} of the rows, drawn at random, set the threshold.")
     if reason:
         say(reason)
+    _print_thresholds(detector)
+    say(f"saved {output}")
+
+
+def _print_thresholds(detector: Detector) -> None:
+    calibration = detector.calibration_
     for group, threshold in calibration.thresholds.items():
         which = "" if calibration.by is None else f" (predicted labels: {group})"
         say(
-            f"{made.text()}{which}: in-distribution if the score is at least "
+            f"{detector.text()}{which}: in-distribution if the score is at least "
             f"{threshold.value:.6g}. {threshold.statement()}"
         )
-    say(f"saved {output}")
 
 
 # --- score ----------------------------------------------------------------------------------------
@@ -214,13 +219,13 @@ def score(
         keep_rest=keep is None or any(map(str.strip, keep)),  # --keep "" copies nothing
     )
     stream = OutputsStream(data, columns, from_probs=files.from_probs)
-    place: AbstractContextManager[ScoreEngine | None] = nullcontext()
+    scoring: AbstractContextManager[ScoreEngine | None] = nullcontext()
     if checked_choice("--engine", engine, ("local", "ray")) == "ray":
         require("ray", "ray")
         from nescio.integrations.ray import ray_scoring
 
-        place = ray_scoring()
-    with place as cluster, progress_bar("scoring", stream.n_rows) as advance:
+        scoring = ray_scoring()
+    with scoring as cluster, progress_bar("scoring", stream.n_rows) as advance:
         result = score_stream(
             loaded,
             stream,
@@ -333,9 +338,7 @@ def _row(detector: Detector, outputs: Outputs, row: int | None, sample_id: str |
     if len(rows) > 1:
         raise InputError(f"{len(rows)} rows have the id {sample_id!r}. Pass --row instead.")
     if not len(rows):
-        near = difflib.get_close_matches(sample_id, outputs.ids.tolist(), n=3)
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise InputError(f"there is no id {sample_id!r}.{hint}")
+        raise InputError(f"there is no id {sample_id!r}.{nearest(sample_id, outputs.ids.tolist())}")
     return int(rows[0])
 
 
@@ -370,7 +373,8 @@ def info(detector: DetectorFile, as_json: AsJson = False) -> None:
         print_json(facts)
         return
     facts.pop("tpr_interval_99", None)  # the statement below says it
-    facts["label_names"] = loaded.label_names_ and some_of(loaded.label_names_)
+    names = loaded.label_names_
+    facts["label_names"] = names and listed(names, NAMED_LABELS, quoted=False)
     print_facts(facts)
     if "n_samples" in facts:
         say(loaded.calibration_.statement())

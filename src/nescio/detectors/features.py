@@ -220,14 +220,14 @@ class LinearProbe(FeatureDetector):
     def _score(self, arrays: Arrays) -> Array:
         inputs: FloatArray = arrays[self.layer]
         weights = self.weights_.astype(inputs.dtype)
-        result = np.empty(len(inputs))
+        scores = np.empty(len(inputs))
         for rows in row_blocks(len(inputs), max(weights.shape)):
             moved = centred(unit_rows(inputs[rows]), self.center_)
             outputs = product(moved, weights) + self.shares_  # (n_rows, n_labels), float64
             positive = np.maximum(outputs, 0.0)
-            result[rows] = np.einsum("ij,ij->i", positive, positive)
-            result[rows] += np.minimum(outputs.max(1), 0.0)
-        return result
+            scores[rows] = np.einsum("ij,ij->i", positive, positive)
+            scores[rows] += np.minimum(outputs.max(1), 0.0)
+        return scores
 
 
 def _spectrum(moved: FloatArray) -> tuple[Matrix, Matrix]:

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_array
 
 from nescio._io.frames import read_features, read_logits, read_truth
 from nescio._validation import (
+    ENOUGH_VALUES,
     Array,
     BoolArray,
     FloatArray,
@@ -47,7 +48,6 @@ _NAMED_ROWS = 5
 _NAMED_LABELS = 10
 _ROWS_AT_ONCE = 1000  # a hash needs memory for as many rows
 _COMPARED_ROWS = 64
-_ENOUGH_VALUES = 50
 _HEAD_TOLERANCE = 0.02  # relative to the largest logit: features may be stored in 16 bits
 _ABOUT_THE_MODEL = ("kind", "model_hash", "preprocessing")
 _KINDS_OF_LAYER = {"pooled", "penultimate", "input"}
@@ -416,7 +416,7 @@ def warn_of_odd_logits(data: DetectorInput) -> None:
             "If it is not, calibrate on more samples, or pass Outputs with label_names.",
             ImplausibleValuesWarning,
         )
-    if logits.size >= _ENOUGH_VALUES and not np.fmin.reduce(logits, axis=None) < 0:
+    if logits.size >= ENOUGH_VALUES and not np.fmin.reduce(logits, axis=None) < 0:
         warn(
             "no value is negative, but logits are expected, which are negative for absent labels. "
             "Pass the outputs of the model before its last activation, which may be a ReLU.",

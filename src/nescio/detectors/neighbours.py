@@ -320,12 +320,12 @@ class LabelNeighbours(NearestNeighbours):
             )
         if not hasattr(self, "_tables"):
             self._tables = _tables(self.members_, self.starts_, len(self.bank_))
-        result = np.empty(len(inputs))
+        scores = np.empty(len(inputs))
         width = max(members.size for _, members in self._tables)
         for block in row_blocks(len(inputs), max(*self.bank_.shape, len(self.starts_), width)):
             similarities = self._similarities(unit_rows(inputs[block]))
-            result[block] = np.einsum("ij,ij->i", self._weights(arrays.logits[block]), similarities)
-        return result
+            scores[block] = np.einsum("ij,ij->i", self._weights(arrays.logits[block]), similarities)
+        return scores
 
     def _similarities(self, unit: FloatArray) -> NDArray[np.float64]:
         """Return the mean similarity to the nearest samples of each label."""
@@ -374,10 +374,10 @@ def _tables(members: Array, starts: Array, absent: int) -> list[tuple[Indices, I
     twice as many members as each other. Shorter rows are filled with `absent`.
     """
     sizes = np.diff(starts)
-    classes = np.ceil(np.log2(np.maximum(sizes, 1))).astype(int)
+    doublings = np.ceil(np.log2(np.maximum(sizes, 1))).astype(int)
     tables = []
-    for each in np.unique(classes[sizes > 0]):
-        labels = np.flatnonzero((classes == each) & (sizes > 0))
+    for doubling in np.unique(doublings[sizes > 0]):
+        labels = np.flatnonzero((doublings == doubling) & (sizes > 0))
         place = np.arange(sizes[labels].max())
         present = place < sizes[labels][:, None]
         position = np.where(present, starts[labels][:, None] + place, 0)

@@ -6,7 +6,7 @@ leaves nothing under the name of the output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nescio._charts.histogram import Batch
 from nescio._charts.results import Result, View, first_rows, word
 from nescio._charts.svg import Markup, end_of
-from nescio._io.files import TableWriter, check_table_target, write_table
+from nescio._io.files import TableWriter, write_table
 from nescio._threads import available_cpus, map_ahead
 from nescio._validation import Array, BoolArray, checked_rows, checked_share
 from nescio.calibration import Calibration
@@ -82,12 +82,7 @@ class Assessment(Result):
     index: Any = None
 
     def __post_init__(self) -> None:
-        taken = next((name for name in self.kept if name in COLUMNS), None)
-        if taken is not None:
-            raise InputError(
-                f"the column {taken!r} cannot be kept, because the table of verdicts has a column "
-                "of the same name. Rename it."
-            )
+        _check_names(self.kept, COLUMNS, "the table of verdicts has a column")
 
     @classmethod
     def concat(cls, parts: Sequence[Assessment]) -> Assessment:
@@ -200,11 +195,11 @@ class Assessment(Result):
 _N_LOWEST = 20  # the most suspicious rows that are remembered
 _WORKERS = min(4, available_cpus())  # each has a block in memory, and scores on all processors
 
-Columns = dict[str, Any]
+VerdictColumns = dict[str, Any]
 """The columns of a table of verdicts by name: arrays of NumPy or of pyarrow."""
 
-ScoreBlock = Callable[[Block], Columns]
-ScoreEngine = Callable[[ScoreBlock, OutputsStream], Iterator[Columns]]
+ScoreBlock = Callable[[Block], VerdictColumns]
+ScoreEngine = Callable[[ScoreBlock, OutputsStream], Iterator[VerdictColumns]]
 """Scores the blocks of a stream elsewhere, and gives them in order."""
 
 
@@ -227,7 +222,7 @@ class StreamResult:
     n_flagged: int
     rows: Array
     lowest: Assessment
-    parts: Sequence[Columns] = ()
+    parts: Sequence[VerdictColumns] = ()
 
 
 def score_stream(
@@ -267,8 +262,7 @@ def score_stream(
         Scores elsewhere, such as on a cluster with `nescio.integrations.ray.ray_scoring`. By
         default, the threads of this process do.
     """
-    if output is not None:
-        check_table_target(output, force=force)
+    writer = None if output is None else TableWriter(output, force=force)
     _check_names(stream.kept_names, COLUMNS, "the table of verdicts has a column")
     run = engine or _in_threads
     limit = None
@@ -278,7 +272,7 @@ def score_stream(
     score = _Scorer(detector, with_labels=with_labels, limit=limit)
     n_samples = n_flagged = 0
     suspicious, parts = [], []
-    with nullcontext() if output is None else TableWriter(output, force=force) as writer:
+    with writer or nullcontext():
         for columns in run(score, stream):
             if writer is not None:
                 writer.write(columns)
@@ -306,7 +300,7 @@ def score_stream(
     return StreamResult(n_samples, n_flagged, lowest["row"][order], verdicts[order], parts)
 
 
-def _fdr_limit(blocks: Iterable[Columns], fdr: float) -> float:
+def _fdr_limit(blocks: Iterable[VerdictColumns], fdr: float) -> float:
     """Return the largest p-value to flag, for the p-values of all blocks together."""
     counted = [np.unique(np.asarray(columns["p_value"]), return_counts=True) for columns in blocks]
     values, positions = np.unique(
@@ -316,7 +310,7 @@ def _fdr_limit(blocks: Iterable[Columns], fdr: float) -> float:
     return fdr_limit(values, counts, fdr)
 
 
-def _most_suspicious(columns: Columns) -> Array:
+def _most_suspicious(columns: VerdictColumns) -> Array:
     """Return the rows with the lowest p-values, then the lowest scores, then the first ones."""
     scores, p_values = np.asarray(columns["score"]), np.asarray(columns["p_value"])
     rows = np.arange(len(scores))
@@ -325,11 +319,11 @@ def _most_suspicious(columns: Columns) -> Array:
     return rows[np.lexsort((scores[rows], p_values[rows]))[:_N_LOWEST]]
 
 
-def _in_threads(score: ScoreBlock, stream: OutputsStream) -> Iterator[Columns]:
+def _in_threads(score: ScoreBlock, stream: OutputsStream) -> Iterator[VerdictColumns]:
     return map_ahead(score, stream.blocks(), _WORKERS)
 
 
-def _check_names(names: Sequence[str], taken: Sequence[str], why: str) -> None:
+def _check_names(names: Iterable[str], taken: Container[str], why: str) -> None:
     """Raise if a kept column has the name of another one in the table of verdicts."""
     clash = next((name for name in names if name in taken), None)
     if clash is not None:
@@ -351,7 +345,7 @@ class _Scorer:
     with_labels: bool = False
     limit: float | None = None
 
-    def __call__(self, block: Block) -> Columns:
+    def __call__(self, block: Block) -> VerdictColumns:
         outputs = block.outputs
         warns = block.start == 0 and self.limit is None
         with error_context(block.place):
@@ -361,7 +355,7 @@ class _Scorer:
             inside = (verdicts.p_values > self.limit) & ~np.isneginf(verdicts.scores)
             verdicts = replace(verdicts, in_distribution=inside)
         added = self._predictions(outputs) if self.with_labels else {}
-        _check_names(tuple(block.kept), tuple(added), "--with-labels adds a column")
+        _check_names(block.kept, added, "--with-labels adds a column")
         ids = {} if block.ids is None else {"id": block.ids}
         return {**ids, **replace(verdicts, ids=None, kept={}).columns(), **block.kept, **added}
 
@@ -372,7 +366,7 @@ class _Scorer:
             outputs = match_labels(outputs, names, reads, quiet=True)
         return Arrays({name: outputs.get(name) for name in dict.fromkeys([*reads, "logits"])})
 
-    def _predictions(self, outputs: Outputs) -> Columns:
+    def _predictions(self, outputs: Outputs) -> VerdictColumns:
         """Return the labels that the model predicts, and all probabilities."""
         names = outputs.label_names or getattr(self.detector, "label_names_", None)
         names = names or [str(label) for label in range(outputs.n_labels)]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nescio.calibration import CUSTOM, LABEL_COUNT, Calibration
-from nescio.detectors import Arrays, Detector, NotCalibratedError, as_detector
+from nescio.detectors import Arrays, Detector, as_detector
+from nescio.detectors.base import require_calibration
 from nescio.errors import ExportError, MissingInputError, ShapeError
 from nescio.export.scorers import count_passed, scorer_of, search_table
 from nescio.outputs import Head
@@ -61,11 +62,7 @@ class DetectorHead(nn.Module):
         detector = as_detector(detector)
         self.scorer = scorer_of(detector)
         self.from_probs = from_probs
-        if not hasattr(detector, "calibration_"):
-            raise NotCalibratedError(
-                f"this {type(detector).__name__} is not calibrated: p-values need held-out data. "
-                "Call calibrate(held_out) first."
-            )
+        require_calibration(detector)
         detector._check_params()
         self.verdict = VerdictModule(detector.calibration_)
         self.n_columns = {

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from nescio import scores
 from nescio.calibration import Scores
-from nescio.detectors import Arrays, Detector, NotCalibratedError
+from nescio.detectors import Arrays, Detector
+from nescio.detectors.base import require_calibration
 from nescio.detectors.combined import Combined, reference_limits, reference_scores, tail_scale
 from nescio.errors import ExportError
 
@@ -195,8 +196,7 @@ class CombinedScore(nn.Module):
 
     def __init__(self, detector: Combined) -> None:
         super().__init__()
-        if not hasattr(detector, "calibration_"):
-            raise NotCalibratedError("combined is not calibrated: call calibrate(held_out) first.")
+        require_calibration(detector)
         if detector.rule not in _RULES:
             raise ExportError(
                 f"combined cannot be exported with rule={detector.rule}: it needs the quantiles of "

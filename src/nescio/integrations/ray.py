@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from nescio._io.frames import read_frame
-from nescio._io.tables import Columns as TableColumns, matching_names
+from nescio._io.tables import Columns, matching_names
 from nescio._threads import limit_cpus
 from nescio._validation import Array
 from nescio._version import __version__
-from nescio.detectors import Assessment, Detector, NotCalibratedError, as_detector, load
-from nescio.detectors.verdicts import Columns, ScoreBlock, ScoreEngine
+from nescio.detectors import Assessment, Detector, as_detector, load
+from nescio.detectors.base import require_calibration
+from nescio.detectors.verdicts import ScoreBlock, ScoreEngine, VerdictColumns
 from nescio.errors import InputError, NescioError, ParameterError, require
 from nescio.outputs.files import OutputsStream
 from nescio.outputs.outputs import from_content
@@ -94,14 +95,11 @@ class Verdicts:
     ) -> None:
         is_path = isinstance(detector, str | Path)
         self.detector = load(detector) if is_path else as_detector(detector)
-        if not hasattr(self.detector, "calibration_"):
-            raise NotCalibratedError(
-                f"{self.detector.name} is not calibrated: call calibrate first."
-            )
+        require_calibration(self.detector)
         if nonfinite is not None:  # the caller's own detector stays as it is
             self.detector = copy(self.detector).set_params(nonfinite=nonfinite)
         expected = getattr(self.detector, "label_names_", None)
-        self.columns = TableColumns(id_column, labels, ignore, expected=expected)
+        self.columns = Columns(id_column, labels, ignore, expected=expected)
         self.keep = keep
         self.from_probs = from_probs
 
@@ -241,7 +239,7 @@ def ray_scoring() -> Iterator[ScoreEngine]:
         yield functools.partial(_scored, ray)
 
 
-def _scored(ray: Any, score: ScoreBlock, stream: OutputsStream) -> Iterator[Columns]:
+def _scored(ray: Any, score: ScoreBlock, stream: OutputsStream) -> Iterator[VerdictColumns]:
     for block in stream.blocks(0, 1):  # here, so that the warnings about the first block are seen
         yield score(block)
     n_processes = count_processors(ray)
@@ -254,5 +252,7 @@ def _scored(ray: Any, score: ScoreBlock, stream: OutputsStream) -> Iterator[Colu
         yield from blocks
 
 
-def _score_run(score: ScoreBlock, stream: OutputsStream, run: tuple[int, int]) -> list[Columns]:
+def _score_run(
+    score: ScoreBlock, stream: OutputsStream, run: tuple[int, int]
+) -> list[VerdictColumns]:
     return [score(block) for block in stream.blocks(*run)]

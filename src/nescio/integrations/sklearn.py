@@ -29,7 +29,6 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nescio._charts.svg import listed
 from nescio._validation import Array
 from nescio.detectors import Assessment, Detector
 from nescio.detectors.combined import MOST_FEATURES, default_detector
@@ -39,6 +38,7 @@ from nescio.errors import (
     InputError,
     ShapeError,
     TooFewSamplesError,
+    listed,
     warn,
 )
 from nescio.models import Wrapped, wrap
@@ -411,7 +411,7 @@ def _without_ids(columns: dict[Any, Any]) -> list[Any]:
     ids = [name for name, column in columns.items() if _is_id(column)]
     if ids:
         warn(
-            f"the columns {listed([repr(name) for name in ids], 5)} hold whole numbers, all "
+            f"the columns {listed(ids)} hold whole numbers, all "
             "different. They are taken for ids and left out of the features of the detector. Drop "
             "them. If they are quantities, keep them by converting them to float.",
             IgnoredColumnsWarning,

@@ -31,6 +31,8 @@ from nescio.outputs import Outputs
 
 REPORT = "report.html"
 DETECTOR = "digits.nescio"
+TRAIN = "train.safetensors"
+HELD_OUT = "val.safetensors"
 TEST = "test.safetensors"
 UNSEEN = "unseen-digits.safetensors"
 ALL = "all"
@@ -100,11 +102,11 @@ def run_demo(
     more = [name for name in detectors if name not in (ALL, *quick.detectors)]
     spec = replace(quick, seeds=tuple(range(seeds)), detectors=(*quick.detectors, *more))
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (REPORT, DETECTOR, TEST, UNSEEN):
+    for name in (REPORT, DETECTOR, TRAIN, HELD_OUT, TEST, UNSEEN):
         check_target(folder / name, force=force)
     with _one_thread():
         run = run_benchmark(spec, folder, device=device, watch=watch)
-        chosen = _calibrated(spec, folder, device, watch)
+        chosen = _calibrated(spec, folder, device, watch, force=force)
     with watch("writing the report", 0):
         evidence = run.evidence()
         demo = _described(folder, run, chosen, evidence[0], detectors)
@@ -128,9 +130,12 @@ def _one_thread() -> Iterator[None]:
 
 
 def _calibrated(
-    spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch
+    spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch, *, force: bool
 ) -> Default:
-    """Return a detector for the first network, calibrated on the validation scenes."""
+    """Return a detector for the first network, calibrated on the validation scenes.
+
+    The outputs that it learns from and is calibrated on are written too.
+    """
     first = make_pipelines(spec, folder, device=device, watch=watch)[0]
     network, _ = first.network()
     train, val = (
@@ -138,6 +143,8 @@ def _calibrated(
     )
     chosen = default_detector(train, val)
     chosen.detector.fit(train, from_probs=False).calibrate(val, from_probs=False)
+    train.save(folder / TRAIN, force=force)
+    val.save(folder / HELD_OUT, force=force)
     return chosen
 
 

@@ -334,11 +334,11 @@ class Comparison(Result):
         rows: list[dict[str, Any]] = []
         for ood, results in self.results.items():
             for rank, name in enumerate(self.ranked(ood), start=1):
-                result = results[name]
+                evaluation = results[name]
                 row: dict[str, Any] = {"ood": ood, "detector": name, "rank": rank}
-                row |= {"n_id": result.n_id, "n_ood": result.n_ood}
+                row |= {"n_id": evaluation.n_id, "n_ood": evaluation.n_ood}
                 for measure in ("fpr", "auroc", "aupr"):
-                    estimate = result.estimates[measure]
+                    estimate = evaluation.estimates[measure]
                     row |= {measure: estimate.value}
                     row |= {f"{measure}_low": estimate.low, f"{measure}_high": estimate.high}
                 rows.append(row)

@@ -536,14 +536,14 @@ def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Value
             "labels and scores must both have shape (n_samples, n_labels), "
             f"got {truth.shape} and {values.shape}."
         )
-    result = np.full(truth.shape[1], np.nan)
+    precisions = np.full(truth.shape[1], np.nan)
     for label in range(truth.shape[1]):
         positive = truth[:, label]
         if positive.all():
-            result[label] = 1.0
+            precisions[label] = 1.0
         elif positive.any():
-            result[label] = area_of(values[positive, label], values[~positive, label])
-    return result
+            precisions[label] = area_of(values[positive, label], values[~positive, label])
+    return precisions
 
 
 def _trapezoid(positives: Values, negatives: Values) -> float:

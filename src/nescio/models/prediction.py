@@ -129,7 +129,7 @@ class Prediction(Result):
 
     def summary(self) -> str:
         """Return one line: how many samples there are, and how many are flagged."""
-        return f"{len(self):,} samples, {len(self.flagged):,} flagged"
+        return f"{len(self):,} sample{'s' * (len(self) != 1)}, {len(self.flagged):,} flagged"
 
     def _view(self) -> View:
         view = self.assessment._view()

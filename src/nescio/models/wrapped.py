@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from nescio._charts.results import View, result_card
-from nescio._charts.svg import cut, listed
+from nescio._charts.svg import cut
 from nescio._io.frames import index_ids
 from nescio._validation import Array, check_logits, checked_whole, index_of, to_numpy
 from nescio.detectors import Detector, NotCalibratedError, load
+from nescio.detectors.base import require_calibration
 from nescio.detectors.combined import (
     AUTO as THE_DEFAULT,
     MIN_HELD_OUT,
@@ -31,6 +32,7 @@ from nescio.errors import (
     ShapeError,
     TruncatedTextWarning,
     label_difference,
+    listed,
     warn,
 )
 from nescio.explain import Explanation, PartsExplanation
@@ -163,7 +165,7 @@ class Wrapped:
         self.reason = reason
         if detector is not None:
             self.runner = with_layers(runner, detector)
-            check_detector(self.runner, detector)
+            check_reads(self.runner, detector)
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
@@ -425,11 +427,12 @@ class Wrapped:
             return self
 
     def _calibrated(self) -> Detector:
-        if self.detector is None or not hasattr(self.detector, "offset_"):
+        if self.detector is None:
             raise NotCalibratedError(
                 "there is no calibrated detector to give a verdict. Call "
                 "wrapped.calibrate(held_out), or pass a calibrated one: wrap(model, detector=...)."
             )
+        require_calibration(self.detector)
         return self.detector
 
     def __repr__(self) -> str:
@@ -442,9 +445,10 @@ class Wrapped:
 
     def _repr_html_(self) -> str:
         calibration = getattr(self.detector, "calibration_", None)
+        names = self.label_names or ()
         rows = {
             "model": str(self.runner.describe()["model"]),
-            "labels": listed(self.label_names or (), 3) or "no names",
+            "labels": listed([cut(name, 24) for name in names], 3, quoted=False) or "no names",
             "features": ", ".join(self.runner.layers) or "none",
             "detector": "none yet" if self.detector is None else self.detector.text(),
             "threshold": "not calibrated" if calibration is None else calibration.summary(),
@@ -508,18 +512,18 @@ def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
     return () if unknown or runner.layers else (AUTO,)
 
 
-def check_detector(runner: Runner, detector: Detector) -> None:
+def check_reads(runner: Runner, detector: Detector) -> None:
     """Raise if the model cannot give what the detector reads."""
     reads = _read_by(detector)
     if reads & {FEATURES, "head", PENULTIMATE} and not runner.layers:
         why = "the model has no layer that is known to be suitable. Choose one"
         outputs = ", ".join(getattr(runner, "output_names", ()))
-        listed = f" The file has the outputs {outputs}." if outputs else ""
+        named = f" The file has the outputs {outputs}." if outputs else ""
         if hasattr(detector, "n_columns_"):
             why = "it is not known from which layer. Choose the one that it was made with"
         arrays = " and ".join(sorted(reads - {"logits", "labels"}))
         raise MissingInputError(
-            f"{detector.name} reads {arrays}, and {why} (features=..., --features).{listed}"
+            f"{detector.name} reads {arrays}, and {why} (features=..., --features).{named}"
         )
     # The features may be the input of the head, under another name.
     missing = sorted(

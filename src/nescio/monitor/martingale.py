@@ -90,11 +90,11 @@ class Bag:
         `uniform` holds a random number within [0, 1) for each of them.
         """
         cells = self.cells(scores)
-        result = np.empty(len(cells))
+        p_values = np.empty(len(cells))
         for start in range(0, len(cells), _BLOCK):
             rows = slice(start, start + _BLOCK)
-            result[rows] = self._add_block(cells[rows], uniform[rows])
-        return result
+            p_values[rows] = self._add_block(cells[rows], uniform[rows])
+        return p_values
 
     def _add_block(self, cells: NDArray[np.intp], uniform: Floats) -> Floats:
         n = len(cells)

@@ -209,7 +209,7 @@ def two_sided(window: LabelFrequencies, calibration: LabelFrequencies) -> Floats
     from scipy.stats import hypergeom
 
     n, total = window.n_samples, window.n_samples + calibration.n_samples
-    result = np.ones(len(window.counts))
+    p_values = np.ones(len(window.counts))
     fired = window.counts + calibration.counts
     mean = n * fired / total
     variance = mean * (1 - fired / total) * (total - n) / (total - 1)
@@ -217,8 +217,8 @@ def two_sided(window: LabelFrequencies, calibration: LabelFrequencies) -> Floats
     seen, fired = window.counts[chosen], fired[chosen]
     above = hypergeom.sf(seen - 1, total, fired, n)
     below = hypergeom.cdf(seen, total, fired, n)
-    result[chosen] = np.minimum(1.0, 2.0 * np.minimum(above, below))
-    return result
+    p_values[chosen] = np.minimum(1.0, 2.0 * np.minimum(above, below))
+    return p_values
 
 
 def holm(p_values: Floats) -> Floats:
@@ -234,9 +234,9 @@ def holm(p_values: Floats) -> Floats:
     n = len(p_values)
     order = np.argsort(p_values, kind="stable")
     ascending = np.minimum(1.0, np.maximum.accumulate(p_values[order] * np.arange(n, 0, -1)))
-    result = np.empty(n)
-    result[order] = ascending
-    return result
+    corrected = np.empty(n)
+    corrected[order] = ascending
+    return corrected
 
 
 class DriftWatch:

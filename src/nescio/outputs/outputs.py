@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View, joined, label_columns
-from nescio._charts.svg import listed
+from nescio._charts.svg import cut
 from nescio._io.frames import check_same_rows, read_features, read_frame, read_logits, read_truth
 from nescio._io.tables import MATRICES, Columns, warn_of_ignored
 from nescio._validation import (
@@ -33,6 +33,7 @@ from nescio.errors import (
     ShapeError,
     error_context,
     label_difference,
+    listed,
 )
 from nescio.scores import logits_from_probs
 
@@ -332,9 +333,9 @@ class Outputs(Result):
             parts.append(f"{self.features.shape[1]} features")
         optional = ("labels", "ids", "label_names", "head")
         parts += [name for name in optional if getattr(self, name) is not None]
-        if self.kept:
-            parts.append(f"kept {listed(list(self.kept), _SHOWN_NAMES)}")
-        parts += [listed(list(self.arrays), _SHOWN_NAMES)] if self.arrays else []
+        for what, names in (("kept ", self.kept), ("", self.arrays)):
+            shown = [cut(name, 24) for name in names]
+            parts += [what + listed(shown, _SHOWN_NAMES, quoted=False)] if names else []
         return f"Outputs({', '.join(parts)})"
 
     def _view(self) -> View:

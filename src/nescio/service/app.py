@@ -40,7 +40,7 @@ from nescio.service.requests import (
 )
 from nescio.service.service import Engine, Service
 from nescio.service.settings import Settings
-from nescio.service.traffic import logger, score_chart, traffic_charts
+from nescio.service.traffic import input_chart, logger, traffic_charts
 
 _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
 _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # polled regularly
@@ -160,7 +160,7 @@ async def histogram(service: Service, request: Request, query: api.HistogramQuer
         raise HTTPException(
             422, f"group must be one of {', '.join(names)}, got {query.group[:40]!r}."
         )
-    chart = score_chart(service.engine, query.score, query.group, query.width)
+    chart = input_chart(service.engine, query.score, query.group, query.width)
     return Answer(chart.encode(), api.SVG)
 
 

@@ -64,7 +64,7 @@ class Engine:
     A reload makes another one. A `NescioError` says what is wrong with the files.
     """
 
-    def __init__(self, settings: Settings, again: bool = False) -> None:
+    def __init__(self, settings: Settings, reloading: bool = False) -> None:
         self.detector = load(settings.detector)
         self.calibration: Calibration = self.detector.calibration_
         if self.calibration.by == CUSTOM:
@@ -78,13 +78,14 @@ class Engine:
             self.label_names = self.model.wrapped.label_names
         self.n_labels = self._count_labels()
         names = self.label_names or tuple(map(str, range(self.n_labels or 0)))
-        monitor = stored_monitor(self.detector, settings.alpha, settings.monitor_state, again)
+        monitor = stored_monitor(self.detector, settings.alpha, settings.monitor_state, reloading)
         self.traffic = Traffic(self.detector, names, monitor, settings.monitor_state)
         # Of the calibration scores by group, and of all groups under None.
-        thresholds = self.calibration.thresholds
+        thresholds = self.calibration.thresholds.items()
+        values = list(self.calibration.threshold_values.values())
         self.histograms: dict[str | None, Histogram] = {
-            None: Histogram.of(self.calibration.scores, [of.value for of in thresholds.values()]),
-            **{name: Histogram.of(of.scores, [of.value]) for name, of in thresholds.items()},
+            None: Histogram.of(self.calibration.scores, values),
+            **{name: Histogram.of(group.scores, [group.value]) for name, group in thresholds},
         }
         self.description = msgspec.json.encode(self._describe())
 
@@ -154,7 +155,7 @@ class Engine:
             confidence=first.confidence,
             by=calibration.by,
             n_calibration=calibration.n_samples,
-            n_by_group={name: len(of.scores) for name, of in calibration.thresholds.items()},
+            n_by_group={name: len(group.scores) for name, group in calibration.thresholds.items()},
             statement=calibration.statement(),
             explains=_explains_labels(detector),
             example=self._example(),

@@ -126,7 +126,7 @@ class Traffic:
         self._state = state
         self._names = names
         # One for all groups: the largest share that a calibrated detector flags of its own data.
-        self._allowed = 1 - min(of.tpr for of in detector.calibration_.thresholds.values())
+        self._allowed = 1 - min(group.tpr for group in detector.calibration_.thresholds.values())
         scores = detector.calibration_.scores
         shares = np.linspace(0, 1, _SCORE_BUCKETS + 1)
         self._bounds = np.unique(np.quantile(scores[np.isfinite(scores)], shares))
@@ -242,17 +242,17 @@ class Traffic:
 
 
 def stored_monitor(
-    detector: Detector, alpha: float, state: Path | None, again: bool = False
+    detector: Detector, alpha: float, state: Path | None, reloading: bool = False
 ) -> Monitor:
     """Return the monitor saved in `state`, or a new one if there is none.
 
-    The state of a different detector is an error, except in a reload (`again`): the monitor then
+    The state of a different detector is an error, except if `reloading`: the monitor then
     starts from the beginning.
     """
     try:
         return resume(detector, state, alpha=alpha)
     except InputError as error:
-        if not again:
+        if not reloading:
             raise InputError(f"{error} Remove the file, or pass another one.") from error
         logger.warning("the monitor starts from the beginning", extra={"reason": str(error)})
         return Monitor(detector, alpha=alpha)
@@ -261,7 +261,7 @@ def stored_monitor(
 # --- charts -------------------------------------------------------------------------------------
 
 
-def score_chart(engine: Engine, score: float, group: str, width: int) -> str:
+def input_chart(engine: Engine, score: float, group: str, width: int) -> str:
     """Draw a score and the threshold on the histogram of a group's calibration scores."""
     histogram, threshold = engine.histograms[group], engine.calibration.threshold_values[group]
     low, high = histogram.edges[[0, -1]]

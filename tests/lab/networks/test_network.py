@@ -92,7 +92,7 @@ def test_every_family_of_torchvision_can_be_built_or_is_refused():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet19", "no classification model 'resnet19'. Nearest: resnet18"),
+        ("resnet19", "no classification model 'resnet19'. Did you mean 'resnet18"),
         ("", "no classification model ''"),
         ("fasterrcnn_resnet50_fpn", "no classification model"),
         ("efficientnet-lite5", "no classification model 'efficientnet-lite5'.*lite0 to 4"),
@@ -197,7 +197,7 @@ def test_a_network_of_ones_own(own_module, tmp_path):
         build_network(name, 4, features="relu", weights="imagenet")
     with pytest.raises(ParameterError, match=r"features must name the layer.*relu, labels"):
         build_network(name, 4)
-    with pytest.raises(ParameterError, match=r"no layer 'hiden'. Nearest: hidden"):
+    with pytest.raises(ParameterError, match=r"no layer 'hiden'. Did you mean 'hidden"):
         build_network(name, 4, features="hiden")
 
 
@@ -207,7 +207,7 @@ def test_a_network_of_ones_own(own_module, tmp_path):
         ("module:users_networks", "module:package.module:factory, got 'module:users_networks'"),
         ("module::Small", "module:package.module:factory, got"),
         ("module:users_nets.deep:Small", "cannot import 'users_nets.deep'.*PYTHONPATH"),
-        ("module:users_networks:Smal", "no function 'Smal'. Nearest: Small"),
+        ("module:users_networks:Smal", "no function 'Smal'. Did you mean 'Small"),
         ("module:users_networks:not_a_module", r"must return a torch module, got str"),
         ("module:math:sin", r"math:sin\(\) failed: TypeError"),
     ],

@@ -64,11 +64,9 @@ class Line:
     def as_dict(self) -> dict[str, Any]:
         """Return the line as plain data, for JSON."""
         head = {name: getattr(self, name) for name in ("spec", "id", "ood", "detector", "seed")}
-        if self.evaluation is None:
-            result: dict[str, Any] = {"skipped": self.skipped}
-        else:
-            result = self.evaluation.as_dict()
-        return {**head, **result, "manifest": dict(self.manifest)}
+        evaluation = self.evaluation
+        outcome = {"skipped": self.skipped} if evaluation is None else evaluation.as_dict()
+        return {**head, **outcome, "manifest": dict(self.manifest)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Line:
@@ -148,8 +146,8 @@ def comparison_lines(
     lines = []
     for ood, results in comparison.results.items():
         lines += [
-            Line(spec, id_name, ood, detector, seed, result, manifest=manifest)
-            for detector, result in results.items()
+            Line(spec, id_name, ood, detector, seed, evaluation, manifest=manifest)
+            for detector, evaluation in results.items()
         ]
         lines += [
             Line(spec, id_name, ood, detector, seed, None, reason, manifest)

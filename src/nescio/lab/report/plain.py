@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import fmean
 
 from nescio._charts.results import table
-from nescio._charts.svg import Chart, Markup, Scale, chart_style, listed, percent
+from nescio._charts.svg import Chart, Markup, Scale, chart_style, cut, percent
 from nescio._io.files import check_target, replacing
 from nescio.choosing import Choice
 from nescio.choosing.choice import COLUMNS
-from nescio.errors import ParameterError
+from nescio.errors import ParameterError, listed
 from nescio.monitor import Monitor
 from nescio.monitor.report import monitor_figures
 
@@ -124,8 +124,8 @@ def _folds(choice: Choice) -> Markup:
     rows = []
     for fold in choice.folds:
         unused = "" if fold.used else " (too few samples: not used)"
-        labels = listed(fold.left_out, _MOST_LABELS, longest=40) + unused
-        rows.append((labels, f"{fold.n_id:,}", f"{fold.n_near:,}"))
+        labels = listed([cut(name, 40) for name in fold.left_out], _MOST_LABELS, quoted=False)
+        rows.append((labels + unused, f"{fold.n_id:,}", f"{fold.n_near:,}"))
     return table(("left-out labels", "in-distribution samples", "unknown samples"), rows)
 
 

@@ -1,4 +1,4 @@
-"""What the commands that run models on images share."""
+"""Options of models, networks and image data."""
 
 from __future__ import annotations
 
