@@ -68,8 +68,6 @@ def test_relative_links_lead_to_files(page):
 
 
 _UNPUBLISHED = re.compile(r"""pip install\s+(?:-\S+\s+)*['"]?nescio\b|nescio\[\w+\]""")
-
-
 _EXTRAS = re.compile(r"""['"]\.\[([\w,]+)\]['"]""")
 
 
@@ -197,10 +195,10 @@ def same_output(printed: str, shown: str) -> bool:
     texts = [" ".join(text.split()) for text in (printed, shown)]
     if _DECIMAL.sub("#", texts[0]) != _DECIMAL.sub("#", texts[1]):
         return False
-    result, expected = (_DECIMAL.findall(text.replace(",", "")) for text in texts)
+    numbers = [_DECIMAL.findall(text.replace(",", "")) for text in texts]
     return all(
-        abs(float(item) - float(other)) <= max(1.001 * last_place(other), 1e-5 * float(other))
-        for item, other in zip(result, expected, strict=True)
+        abs(float(number) - float(other)) <= max(1.001 * last_place(other), 1e-5 * float(other))
+        for number, other in zip(*numbers, strict=True)
     )
 
 
@@ -251,14 +249,10 @@ def option_names(command) -> set[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_and_is_documented(name):
+def test_every_command_and_option_has_help_and_is_documented(name):
     assert COMMANDS[name].help, f"{name} has no help"
     assert f"nescio {name}" in section(name)
     assert f"`nescio {name}`" in COMMAND_LINE.read_text("utf-8")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_has_help(name):
     for parameter in COMMANDS[name].params:
         assert getattr(parameter, "help", None), f"{name} {parameter.name} has no help"
 
@@ -273,17 +267,8 @@ def test_every_command_has_an_example_that_parses(name):
         COMMANDS[name].make_context(name, words[1 + len(name.split()) :])
 
 
-# Options of docker, mlflow and the scripts in benchmarks/.
-OTHER_OPTIONS = {
-    "--build-arg",
-    "--cpus",
-    "--read-only",
-    "--env-manager",
-    "--render",
-    "--results",
-    "--only",
-    "--summary",
-}
+OF_DOCKER_AND_MLFLOW = {"--build-arg", "--cpus", "--read-only", "--env-manager"}
+OF_BENCHMARK_SCRIPTS = {"--render", "--results", "--only", "--summary"}
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=name_of)
@@ -292,7 +277,7 @@ def test_every_option_that_a_page_mentions_exists(page):
     options = set().union(*map(option_names, COMMANDS.values()))
     options |= option_names(typer.main.get_command(app)) | {"--version", "--help"}
     mentioned = re.findall(r"`(?:nescio [^`\n]*)?(--[a-z][a-z-]+)", prose(page))
-    assert set(mentioned) <= options | OTHER_OPTIONS
+    assert set(mentioned) <= options | OF_DOCKER_AND_MLFLOW | OF_BENCHMARK_SCRIPTS
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=name_of)

@@ -28,6 +28,7 @@ from nescio.lab.benchmark.spec import load_spec
 from nescio.lab.networks.network import load_checkpoint
 from nescio.lab.perturbation import Tuning
 from nescio.lab.settings import TrainSettings
+from nescio.models.images import Preprocessing
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "robustness"))
 
@@ -201,9 +202,33 @@ def test_a_null_character_in_a_path(tmp_path):
 
 
 def test_folders(tmp_path, kinds):
-    """An empty graph could not be mapped; no label names failed with an IndexError."""
+    """No graph, names that are not Unicode, and no label names once gave errors of others."""
     of_name = {kind.name: kind for kind in kinds}
-    refused(of_name["folder, graph of images"].read, tmp_path / "x.onnx", b"", "as ONNX")
+    graph = of_name["folder, graph of images"]
+    refused(graph.read, tmp_path / "x.onnx", b"", "as ONNX")
+    of_axis = graph.seeds[0].replace(b"\x12\x01n", b"\x12\x01\xff")  # the name of the batch size
+    refused(graph.read, tmp_path / "x.onnx", of_axis, "as ONNX.*decode")
     settings = of_name["folder, nescio.json"]
     content = json.loads(settings.seeds[0]) | {"label_names": []}
     refused(settings.read, tmp_path / "x.json", json.dumps(content).encode(), "at least one label")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": 10**9},
+        {"size": "8"},
+        {"mean": "123"},
+        {"mean": [True, True, True]},
+        {"mean": [10**400, 0, 0]},
+        {"mean": [[0], 0, 0]},
+        {"std": [0, 1, 1]},
+        {"other": 1},
+    ],
+)
+def test_preprocessing(change):
+    """A graph's metadata cannot ask for images that fill the memory."""
+    stored = {"size": 8, "mean": [0.5, 0.5, 0.5], "std": [1.0, 1.0, 1.0]}
+    assert Preprocessing.from_dict(stored).size == 8
+    with pytest.raises(NescioError):
+        Preprocessing.from_dict(stored | change)

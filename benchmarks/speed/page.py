@@ -17,15 +17,18 @@ _HEAD = """# Speed, measured
 
 `make bench` wrote this page. It runs each comparison side by side with a peer, on one machine and
 in one run, and takes the median of several rounds. Times depend on the machine, so read the ratios.
-A ratio of 2 means: twice as fast as the peer. `benchmarks/results.json` has all figures.
+A ratio of 2 means: twice as fast as the peer. A part was measured on the machine that was named
+last. `benchmarks/results.json` has all figures.
 """
 
 
 def write_page(results: Mapping[str, Any], docs: Path) -> None:
     """Write the page and its pictures."""
-    lines = [_HEAD, *_goals(results)]
+    lines, machine = [_HEAD, *_goals(results)], ""
     for part, result in results.items():
-        lines += [f"\n## {part.capitalize()}\n", f"On {_machine(result['machine'])}.\n"]
+        lines.append(f"\n## {part.capitalize()}\n")
+        if machine != (machine := _machine(result["machine"])):  # else as in the part before
+            lines.append(f"On {machine}.\n")
         lines += _comparisons(_of_kind(result, "comparison"))
         lines += _facts(_of_kind(result, "fact"))
         for index, growth in enumerate(_of_kind(result, "growth"), 1):
@@ -88,8 +91,10 @@ def _comparisons(records: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _facts(records: list[dict[str, Any]]) -> Iterator[str]:
+    """Give the facts that have no goal; the others are in the table of goals."""
     for record in records:
-        yield f"- {record['title']}: {written(record['value'])} {record['unit']}".rstrip()
+        if record["at_most"] is None and record["at_least"] is None:
+            yield f"- {record['title']}: {written(record['value'])} {record['unit']}".rstrip()
     yield ""
 
 

@@ -99,19 +99,54 @@ def test_a_name_too_long_is_explained(tmp_path):
             call(tmp_path / ("a" * 300))
 
 
-def test_what_killed_processes_left_is_removed_after_a_day(tmp_path):
-    old, new, folder = (tmp_path / f".nescio-{digit * 16}" for digit in "0af")
+WRITE = """
+import sys, time
+from pathlib import Path
+from nescio._io.files import replacing, temporary_in
+with temporary_in(Path(sys.argv[1]), is_folder=True), replacing(Path(sys.argv[1]) / "x"):
+    print("writing", flush=True)
+    time.sleep(600)
+"""
+
+
+def aged(folder, seconds):
+    for path in folder.iterdir():
+        os.utime(path, (time.time() - seconds,) * 2)
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks of open files")
+def test_what_a_killed_process_left_is_removed_at_the_next_write(tmp_path):
+    """As long as it runs, its files stay, however old they are."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITE, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "writing\n"
+            theirs = aged(tmp_path, 2 * 24 * 3600)
+            assert len(theirs) == 2
+            with replacing(tmp_path / "y"):
+                pass
+            assert sorted(path.name for path in tmp_path.iterdir()) == [*theirs, "y"]
+        finally:
+            process.kill()
+    aged(tmp_path, 60)
+    with replacing(tmp_path / "z"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["y", "z"]
+
+
+def test_without_locks_what_was_left_is_removed_after_a_day(tmp_path, monkeypatch):
+    monkeypatch.setattr("nescio._io.files._acquired", lambda descriptor: None)
+    (tmp_path / f".nescio-{'a' * 16}").mkdir()
     of_the_user = tmp_path / ".nescio-cache"
-    old.touch()
-    new.touch()
-    (folder / "inner").mkdir(parents=True)
     of_the_user.mkdir()
-    long_ago = time.time() - 2 * 24 * 3600
-    for path in (old, folder, of_the_user):
-        os.utime(path, (long_ago, long_ago))
-    with replacing(tmp_path / "x") as temporary:
-        temporary.write_text("x")
-    assert sorted(tmp_path.iterdir()) == sorted([new, of_the_user, tmp_path / "x"])
+    for hours, n_left in ((23, 2), (25, 1)):
+        aged(tmp_path, hours * 3600)
+        with replacing(tmp_path / "x", force=True):
+            pass
+        assert len([*tmp_path.glob(".nescio-*")]) == n_left
+    assert of_the_user.exists()
 
 
 def test_the_directory_is_synced_after_the_rename(tmp_path, monkeypatch):
@@ -219,6 +254,7 @@ def test_only_one_makes_a_file(tmp_path):
     for thread in threads:
         thread.join()
     assert made == [1]
+    assert [file.name for file in tmp_path.iterdir()] == ["made"], "the file of the lock is gone"
 
 
 def test_an_error_releases_the_lock(tmp_path):

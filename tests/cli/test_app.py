@@ -99,10 +99,6 @@ MISTAKES = {
     ),
     "in the way, said before reading": (
         ("calibrate", "nowhere.npy", "-o", "val.npy"),
-        "exists already",
-    ),
-    "in the way": (
-        ("calibrate", "val.npy", "-o", "val.npy"),
         "val.npy exists already. Pass --force to replace it.",
     ),
     "output is input": (
@@ -140,11 +136,8 @@ def test_a_mistake_gets_one_line_and_writes_nothing(here, nescio, arguments, rea
     np.save("empty.npy", np.zeros((0, 6)))
     before = {path.name: path.read_bytes() for path in here.iterdir()}
     code, out, err = nescio(*arguments)
-    assert code == 1
-    assert out == ""
+    assert (code, out, err.count("\n"), err[:7]) == (1, "", 1, "error: ")
     assert reason in err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
     assert {path.name: path.read_bytes() for path in here.iterdir()} == before
 
 
@@ -157,10 +150,7 @@ def test_wrong_usage_is_exit_code_2(nescio, arguments):
 
 
 def test_python_dash_m():
-    finished = subprocess.run(
-        [sys.executable, "-m", "nescio", "--version"], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == f"nescio {ns.__version__}\n"
+    assert in_a_process("--version").stdout == f"nescio {ns.__version__}\n"
 
 
 _INTERRUPTED_AT = """
@@ -215,7 +205,6 @@ def test_a_pattern_without_quotes_says_what_to_do(here, nescio):
 
 
 def test_help_and_version(nescio, succeeds):
-    assert nescio("--version")[1] == f"nescio {ns.__version__}\n"
     out = succeeds("--help")
     assert "trusted" in out
     assert "--install-completion" in out

@@ -23,21 +23,6 @@ def detector(tmp_path):
     return str(tmp_path / "tagger.nescio")
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    """A small network of nescio's own with random weights, saved, and images."""
-    pytest.importorskip("torchvision")
-    from nescio.lab.networks.network import Architecture, Checkpoint
-    from nescio.models.images import Preprocessing
-
-    torch.manual_seed(0)
-    architecture = Architecture("small-cnn", n_hidden=8)
-    network = architecture.build(3).eval()
-    saved = Checkpoint(network, architecture, ("red", "green", "blue"), Preprocessing(16))
-    saved.save(tmp_path / "network.safetensors")
-    return saved, torch.randn(200, 3, 16, 16)
-
-
 def test_a_detector_alone(detector, tmp_path, succeeds, fails):
     path = tmp_path / "alone.onnx"
     np.save(tmp_path / "new.npy", some_logits(30, seed=2))
@@ -50,18 +35,23 @@ def test_a_detector_alone(detector, tmp_path, succeeds, fails):
     assert "--force" in fails(*arguments)
 
 
-def test_a_network_of_nescios_own(checkpoint, tmp_path, succeeds):
-    saved, images = checkpoint
-    features = "penultimate"
+def test_a_network_of_nescios_own(tmp_path, succeeds):
+    pytest.importorskip("torchvision")
+    from nescio.lab.networks.network import Architecture, Checkpoint
+
+    torch.manual_seed(0)
+    architecture = Architecture("small-cnn", n_hidden=8)
+    network = architecture.build(3).eval()
+    saved = Checkpoint(network, architecture, ("red", "green", "blue"), ns.Preprocessing(16))
+    saved.save(tmp_path / "network.safetensors")
+    images, features = torch.randn(200, 3, 16, 16), "penultimate"
     truth = np.random.default_rng(0).integers(0, 2, (200, 3))
     outputs = ns.wrap(saved, features=features).outputs(images, labels=truth)
     detector = ns.Mahalanobis().fit(outputs[:100]).calibrate(outputs[100:], tpr=0.9)
     detector.save(tmp_path / "detector.nescio")
     path = tmp_path / "fused.onnx"
-    arguments = [
-        *("export", str(tmp_path / "detector.nescio"), "-o", str(path)),
-        *("--model", str(tmp_path / "network.safetensors"), "--features", features),
-    ]
+    arguments = ["export", tmp_path / "detector.nescio", "-o", path, "--features", features]
+    arguments += ["--model", tmp_path / "network.safetensors"]
     # Eight hidden units that hardly vary: the distances magnify what rounding leaves.
     assert "n_samples            12\n" in succeeds(*arguments, "--tolerance", "0.01")
     name = json.loads(metadata(path)["nescio.inputs"])[0]
@@ -86,15 +76,6 @@ def test_a_module_of_ones_own(detector, tmp_path, monkeypatch, succeeds, fails):
     succeeds(*arguments, "--input-shape", "5")
     assert run(path, input=some_inputs(2))["logits"].shape == (2, N_LABELS)
     sys.modules.pop("my_tagger")
-
-
-def test_the_probabilities_of_a_model_with_a_fixed_batch(detector, tmp_path, succeeds):
-    model = classifier(tmp_path / "model.onnx", probabilities=True, input_name="x", batch=1)
-    path = tmp_path / "fused.onnx"
-    arguments = ["export", detector, "-o", str(path), "--model", str(model), "--logits", "logits"]
-    printed = succeeds(*arguments, "--from-probs")
-    assert "n_samples            1\n" in printed
-    assert "fixed_batch          1\n" in printed
 
 
 def image_classifier(path, height="h", width="w", channels=3):
@@ -144,17 +125,16 @@ def test_images_that_do_not_fit(options, message, detector, tmp_path, fails):
     assert message in fails(*["export", detector, "-o", output, "--model", model, *options])
 
 
-def test_samples_from_files(detector, tmp_path, succeeds, fails):
-    model = classifier(tmp_path / "model.onnx", input_name="x")
-    path = tmp_path / "fused.onnx"
-    command = ["export", detector, "--model", str(model), "--logits", "in_distribution"]
-    command += ["--force", "-o", str(path), "--samples"]
+def test_samples_from_files_and_a_model_of_probabilities(detector, tmp_path, succeeds, fails):
+    model = classifier(tmp_path / "model.onnx", probabilities=True, input_name="x")
+    command = ["export", detector, "--model", model, "--logits", "logits", "--from-probs"]
+    command += ["--force", "-o", tmp_path / "fused.onnx", "--samples"]
     np.save(tmp_path / "one.npy", some_inputs(7))
     np.savez(tmp_path / "one.npz", x=some_inputs(7))
     for name in ("one.npy", "one.npz"):
-        assert "n_samples            7\n" in succeeds(*command, str(tmp_path / name))
+        assert "n_samples            7\n" in succeeds(*command, tmp_path / name)
     (tmp_path / "bad.npy").write_bytes(b"no array")
-    assert "not an .npy or .npz file" in fails(*command, str(tmp_path / "bad.npy"))
+    assert "not an .npy or .npz file" in fails(*command, tmp_path / "bad.npy")
 
 
 # --- serve ----------------------------------------------------------------------------------------
@@ -225,30 +205,27 @@ def test_a_token_that_is_none_does_not_open_the_service(content, fails, detector
     assert "token" in fails("serve", detector, "--token-file", tmp_path / "token")
 
 
-def test_files_that_cannot_be_served(fails, detector, tmp_path):
+def test_files_and_options_that_cannot_be_served(nescio, fails, detector, tmp_path):
     np.save(tmp_path / "logits.npy", np.zeros((3, 3)))
     for reason, *arguments in (
         ("there is no file", tmp_path / "nowhere.nescio"),
         ("nowhere", detector, "--token-file", tmp_path / "nowhere"),
         ("logits.npy", tmp_path / "logits.npy"),
         (".onnx", detector, "--model", tmp_path / "logits.npy"),
+        ("--log-level", detector, "--log-level", "loud"),
+        ("origin", detector, "--cors-origin", "*"),
+        ("alpha", detector, "--alpha", 2),
+        ("nowhere", detector, "--monitor-state", tmp_path / "nowhere" / "state"),
     ):
         assert reason in fails("serve", *arguments)
+    assert nescio("serve", detector, "--port", 70000)[0] == 2
+    assert nescio("serve", detector, "--max-requests", 0)[0] == 2
 
 
 def test_a_port_in_use(fails, detector):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"port {port}" in fails("serve", detector, "--port", port)
-
-
-def test_options_that_cannot_be(nescio, fails, detector, tmp_path):
-    assert "--log-level" in fails("serve", detector, "--log-level", "loud")
-    assert "origin" in fails("serve", detector, "--cors-origin", "*")
-    assert "alpha" in fails("serve", detector, "--alpha", 2)
-    assert "nowhere" in fails("serve", detector, "--monitor-state", tmp_path / "nowhere" / "state")
-    assert nescio("serve", detector, "--port", 70000)[0] == 2
-    assert nescio("serve", detector, "--max-requests", 0)[0] == 2
 
 
 def test_a_missing_extra_is_named(fails, detector, monkeypatch):

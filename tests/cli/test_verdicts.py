@@ -53,13 +53,12 @@ def test_probabilities_are_rejected_unless_announced(here, nescio, rng):
     assert "look like probabilities" in err
     assert "--from-probs" in err
     assert not (here / "x.nescio").exists()
-    evaluate = ("eval", "--id", "probs.npy", "--ood", "other.npy", "-d", "msp")
     np.save("other.npy", rng.random((200, 4)))
     for command in (
         ("calibrate", "probs.npy", "-o", "x.nescio"),
         ("score", "x.nescio", "probs.npy"),
         ("explain", "x.nescio", "probs.npy"),
-        evaluate,
+        ("eval", "--id", "probs.npy", "--ood", "other.npy", "-d", "msp"),
     ):
         assert nescio(*command)[0] == 1
         assert nescio(*command, "--from-probs")[0] == 0
@@ -77,11 +76,10 @@ def test_bad_rows_can_be_told_to_count_as_out(here, nescio, fails):
     np.save("spoiled.npy", spoiled)
     assert "in 1 of 500 rows: 7." in fails("calibrate", "spoiled.npy", "-o", "x.nescio")
     nescio("calibrate", "val.npy", "-o", "x.nescio")
-    evaluate = ("eval", "--id", "test.npy", "--ood", "spoiled.npy", "-d", "msp")
     for command in (
         ("score", "x.nescio", "spoiled.npy"),
         ("explain", "x.nescio", "spoiled.npy"),
-        evaluate,
+        ("eval", "--id", "test.npy", "--ood", "spoiled.npy", "-d", "msp"),
     ):
         err = fails(*command)
         assert err.startswith("error: spoiled")
@@ -90,9 +88,8 @@ def test_bad_rows_can_be_told_to_count_as_out(here, nescio, fails):
     assert nescio("explain", "x.nescio", "spoiled.npy", "--row", "0")[0] == 0  # only row 7 is bad
     fit = ("calibrate", "spoiled.npy", "-o", "x.nescio", "--force", "--nonfinite", "out")
     assert nescio(*fit)[0] == 0
-    rows = json.loads(nescio("score", "x.nescio", "spoiled.npy", "--json")[1])["rows"]
-    assert rows[7]["score"] is None
-    assert rows[7]["in_distribution"] is False
+    row = json.loads(nescio("score", "x.nescio", "spoiled.npy", "--json")[1])["rows"][7]
+    assert (row["score"], row["in_distribution"]) == (None, False)
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(here):

@@ -34,7 +34,6 @@ _WRITABLE = (".parquet", ".csv", ".jsonl")
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:[/:]", re.IGNORECASE)  # a Path has one slash of two
 _PATTERN = re.compile(r"[*?[]")
 _TEMPORARY = re.compile(r"\.nescio-[0-9a-f]{16}")
-_LEFT_OVER_SECONDS = 24 * 3600
 _POLL_SECONDS = 0.2
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula begins in a spreadsheet
 _HELD = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # by another process
@@ -98,11 +97,8 @@ def _explained(verb: str, path: object) -> Iterator[None]:
 def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     """Give a temporary path in the same directory; rename it to `path` if the block succeeds."""
     target = check_target(path, force=force)
-    temporary = target.with_name(temporary_name())
     try:
-        _remove_leftovers(target.parent)
-        temporary.touch(exist_ok=False)
-        try:
+        with temporary_in(target.parent) as temporary:
             yield temporary
             with temporary.open("rb") as stream:
                 os.fsync(stream.fileno())
@@ -111,31 +107,44 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
                 shutil.copymode(target, temporary)
             os.replace(temporary, target)
             _sync_directory(target.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
     except FileError:
         raise
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
-def temporary_name() -> str:
-    """Return a new name for a temporary file or folder, which is removed if it is left over."""
-    return f".nescio-{secrets.token_hex(8)}"
+@contextmanager
+def temporary_in(folder: Path, *, is_folder: bool = False) -> Iterator[Path]:
+    """Give a new temporary file or folder, which is removed at the end unless it was renamed.
+
+    It is locked until then: one that is not locked is left over from a process that was killed, and
+    the next call for the same folder removes it.
+    """
+    _remove_leftovers(folder)
+    path = folder / f".nescio-{secrets.token_hex(8)}"
+    path.mkdir(parents=True) if is_folder else path.touch(exist_ok=False)
+    try:
+        with _try_lock(path):
+            yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True) if is_folder else path.unlink(missing_ok=True)
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of processes that were killed: those not written to for a day.
+    """Remove temporary files that no process has locked; without locks, those older than a day.
 
-    Only names that `temporary_name` gives: a user may have a folder .nescio-cache.
+    Only names that `temporary_in` gives: a user may have a folder .nescio-cache.
     """
     names: list[str] = []
-    with suppress(PermissionError), os.scandir(folder) as entries:  # one may write but not list
+    with suppress(OSError), os.scandir(folder) as entries:  # one may write but not list
         names = [entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name)]
     for name in names:
         path = folder / name
-        with suppress(OSError):  # another process may be removing it
-            if time.time() - path.stat().st_mtime > _LEFT_OVER_SECONDS:
+        with suppress(OSError), _try_lock(path) as is_free:  # another process may be removing it
+            idle_seconds = time.time() - path.stat().st_mtime
+            # One that is just being made is not locked yet.
+            limit = {True: 10, False: math.inf, None: 24 * 3600}[is_free]
+            if idle_seconds > limit:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -448,8 +457,7 @@ def _plain(value: Any) -> Any:
 # --- locks ------------------------------------------------------------------------------------
 #
 # The operating system holds a lock (flock, or msvcrt.locking on Windows), so it is released when a
-# process ends, also if it is killed. An empty file `.NAME.lock` remains next to the file: removing
-# it could let two processes lock different files of that name.
+# process ends, also if it is killed. A file `.NAME.lock` next to the file is there meanwhile.
 
 
 @contextmanager
@@ -461,19 +469,47 @@ def locked(
     Look again whether the file exists once you have the lock. `waiting()` is entered while this
     process has to wait. On a file system that has no locks, nothing is locked.
     """
+    lock = path.with_name(f".{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = _lock_file(lock)
     except OSError as error:
         raise FileError(f"cannot write to {path.parent}: {error.strerror}.") from error
+    if descriptor is None:
+        with waiting():
+            while (descriptor := _lock_file(lock)) is None:
+                time.sleep(_POLL_SECONDS)
     try:
-        if not _acquired(descriptor):
-            with waiting():
-                while not _acquired(descriptor):
-                    time.sleep(_POLL_SECONDS)
         yield
     finally:
+        with suppress(OSError):  # Windows does not remove an open file
+            lock.unlink()
         os.close(descriptor)  # releases the lock
+
+
+def _lock_file(path: Path) -> int | None:
+    """Make a file and lock it; return its descriptor, or None if another process has the lock."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    if _acquired(descriptor) is not False:
+        # The process that had the lock has removed the file, perhaps after this one opened it.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+    os.close(descriptor)
+    return None
+
+
+@contextmanager
+def _try_lock(path: Path) -> Iterator[bool | None]:
+    """Lock a file or folder; give False if another process has the lock, None without locks."""
+    if sys.platform == "win32":  # an open file cannot be renamed
+        yield None
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield _acquired(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def exclusive(path: Path, what: str = "file") -> AbstractContextManager[None]:
@@ -487,8 +523,8 @@ def exclusive(path: Path, what: str = "file") -> AbstractContextManager[None]:
     return locked(Path(os.path.realpath(path)), refuse)
 
 
-def _acquired(descriptor: int) -> bool:
-    """Take the lock if no other process has it; True also if there are no locks."""
+def _acquired(descriptor: int) -> bool | None:
+    """Take the lock; return False if another process has it, None if there are no locks."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -499,5 +535,5 @@ def _acquired(descriptor: int) -> bool:
 
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno not in _HELD
+        return False if error.errno in _HELD else None
     return True

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -25,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nescio._io.files import existing_file, temporary_name
+from nescio._io.files import existing_file, temporary_in
 from nescio._io.tensors import FileKind
 from nescio._validation import from_table
 from nescio.calibration import Calibration
@@ -108,25 +107,22 @@ def save_pretrained(
     wrapped, target = wrap(wrapped), Path(folder)
     if not force and target.is_dir() and any(target.iterdir()):
         raise FileError(f"{target} is not empty. Pass force=True to replace the model in it.")
-    temporary = target.resolve().parent / temporary_name()
     try:
-        temporary.mkdir(parents=True)
-        loaded = write_model(
-            wrapped, temporary, samples=samples, input_shape=input_shape, trusted=trusted
-        )
-        card = _card(target.resolve().name, loaded, evaluation)
-        (temporary / _CARD_FILE).write_text(card, "utf-8")
-        target.mkdir(exist_ok=True)
-        for name in HASHED_FILES:  # of an earlier model, perhaps of another kind
-            (target / name).unlink(missing_ok=True)
-        for file in sorted(temporary.iterdir()):
-            os.replace(file, target / file.name)
+        with temporary_in(target.resolve().parent, is_folder=True) as temporary:
+            loaded = write_model(
+                wrapped, temporary, samples=samples, input_shape=input_shape, trusted=trusted
+            )
+            card = _card(target.resolve().name, loaded, evaluation)
+            (temporary / _CARD_FILE).write_text(card, "utf-8")
+            target.mkdir(exist_ok=True)
+            for name in HASHED_FILES:  # of an earlier model, perhaps of another kind
+                (target / name).unlink(missing_ok=True)
+            for file in sorted(temporary.iterdir()):
+                os.replace(file, target / file.name)
+    except FileError:
+        raise
     except OSError as error:
-        if isinstance(error, FileError):
-            raise
         raise FileError(f"cannot write {target}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def from_pretrained(

@@ -71,7 +71,7 @@ def log_model(
         pip_requirements is what MLflow installs to serve the model: by default nescio,
         mlflow-skinny, pandas and onnxruntime or skops, in the versions that are installed here.
     """
-    with _prepared(wrapped, input_example, trusted, options) as prepared, _errors("cannot log it"):
+    with _errors("cannot log it"), _prepared(wrapped, input_example, trusted, options) as prepared:
         return pyfunc.log_model(name=name, **prepared)
 
 
@@ -93,7 +93,7 @@ def save_model(
     """
     if Path(path).exists():
         raise FileError(f"{path} exists already. Name a folder that does not exist.")
-    with _prepared(wrapped, input_example, trusted, options) as prepared, _errors("cannot save it"):
+    with _errors("cannot save it"), _prepared(wrapped, input_example, trusted, options) as prepared:
         pyfunc.save_model(path=str(path), **prepared)
 
 

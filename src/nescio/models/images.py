@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import checked_whole, is_torch
+from nescio._validation import checked_whole, from_table, is_torch
 from nescio.errors import DatasetError, ParameterError, require
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
 
 _MAX_SIDE = 65_535  # that of a JPEG
+_MAX_SIZE = 8_192  # of the input of a network: 0.8 GB in float32
 _USUAL = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 _DEEP = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})  # greyscale of 16 bits, or of 32
 
@@ -132,7 +133,8 @@ class Preprocessing:
     std: tuple[float, float, float] = IMAGENET_STD
 
     def __post_init__(self) -> None:
-        checked_whole("image size", self.size, minimum=8)
+        if checked_whole("image size", self.size, minimum=8) > _MAX_SIZE:
+            raise ParameterError(f"image size must be at most {_MAX_SIZE:,}, got {self.size}.")
         for name in ("mean", "std"):
             values = tuple(float(value) for value in getattr(self, name))
             if len(values) != 3 or not all(map(math.isfinite, values)):
@@ -144,10 +146,7 @@ class Preprocessing:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Preprocessing:
         """Return the preprocessing that `as_dict` wrote."""
-        try:
-            return cls(**stored)
-        except (TypeError, ValueError) as error:
-            raise ParameterError(f"invalid image preprocessing {stored!r}: {error}") from error
+        return from_table(cls, stored, where="preprocessing")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the parameters as plain data, for JSON."""

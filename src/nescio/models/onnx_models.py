@@ -323,12 +323,15 @@ def open_session(graph: Path | bytes, device: Any = None, *, threads: int | None
     elif cpu_limit() is not None:
         options.intra_op_num_threads = cpu_limit()
     try:
-        return runtime.InferenceSession(
+        session = runtime.InferenceSession(
             graph,
             options,
             providers=list(dict.fromkeys((providers[kind], providers["cpu"]))),
             enable_fallback=0,  # it would print to standard output and try again
         )
+        for node in (*session.get_inputs(), *session.get_outputs()):
+            str((node.name, node.shape))  # raises if a name is not Unicode
+        return session
     except Exception as error:  # onnxruntime's errors have no common class
         what = graph if isinstance(graph, Path) else "the graph"
         reason = str(error).strip().splitlines()[0]

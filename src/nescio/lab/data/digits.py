@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.files import temporary_name
+from nescio._io.files import temporary_in
 from nescio.errors import DatasetError, require
 from nescio.lab.data.split import Split, check_split, checked_presence
 
@@ -96,28 +95,29 @@ def _make(root: Path) -> None:
         )
     parent = root.resolve().parent
     parent.mkdir(parents=True, exist_ok=True)
-    temporary = parent / temporary_name()
     try:
-        temporary.mkdir()
-        with (temporary / _LIST).open("w", encoding="utf-8", newline="") as stream:
-            rows = csv.writer(stream, lineterminator="\n")
-            rows.writerow(["path", "labels", "split"])
-            for split, scenes in _all_scenes(image_module):
-                (temporary / split).mkdir()
-                for number, (pixels, digits) in enumerate(scenes):
-                    file = f"{split}/{number:05d}.png"
-                    grey = np.round(255 * pixels.clip(0, 1)).astype(np.uint8)
-                    # Without compression, so that all versions of Pillow write the same size.
-                    image_module.fromarray(grey).save(temporary / file, compress_level=0)
-                    names = [f"digit {digit}" for digit in digits]
-                    rows.writerow([file, _SEPARATOR.join(names), split])
-        if root.exists():
-            root.rmdir()  # it is empty
-        os.rename(temporary, root.resolve())
+        with temporary_in(parent, is_folder=True) as temporary:
+            _write_scenes(temporary, image_module)
+            if root.exists():
+                root.rmdir()  # it is empty
+            os.rename(temporary, root.resolve())
     except OSError as error:
         raise DatasetError(f"cannot write digit scenes to {root}: {error.strerror}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_scenes(folder: Path, image_module: Any) -> None:
+    with (folder / _LIST).open("w", encoding="utf-8", newline="") as stream:
+        rows = csv.writer(stream, lineterminator="\n")
+        rows.writerow(["path", "labels", "split"])
+        for split, scenes in _all_scenes(image_module):
+            (folder / split).mkdir()
+            for number, (pixels, digits) in enumerate(scenes):
+                file = f"{split}/{number:05d}.png"
+                grey = np.round(255 * pixels.clip(0, 1)).astype(np.uint8)
+                # Without compression, so that all versions of Pillow write the same size.
+                image_module.fromarray(grey).save(folder / file, compress_level=0)
+                names = [f"digit {digit}" for digit in digits]
+                rows.writerow([file, _SEPARATOR.join(names), split])
 
 
 Scenes = Iterator[tuple[Pixels, list[int]]]  # a scene and the digits that are labels
