@@ -180,8 +180,6 @@ def test_a_combination_is_explained_by_part_and_by_label(client, some_logits, tm
     assert reason["summary"] == detector.explain(logits)[0].summary()
     assert {part["detector"] for part in reason["parts"]} == {"joint_energy", "msp"}
     assert (reason["term"], len(reason["labels"])) == ("energy", 4)
-    ns.Combined(["msp"]).calibrate(some_logits(200)).save(tmp_path / "msp.nescio")
-    assert client(tmp_path / "msp.nescio").get("/v1/detector").json()["explains"] is False
 
 
 def test_explain_has_a_limit_and_says_which_detectors_cannot(client, some_logits, tmp_path):

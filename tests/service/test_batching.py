@@ -1,11 +1,8 @@
 """Requests that wait together are scored together, and each gets its own answer."""
 
 import asyncio
-import contextlib
-import gc
 import json
 import threading
-import weakref
 
 import numpy as np
 import pytest
@@ -335,18 +332,6 @@ def test_a_batch_has_one_kind_and_a_size():
     assert batches == [[0, 1], [2], [3], [4], [5]]
 
 
-def test_a_batch_that_fails_is_run_again_one_by_one():
-    def run(works):
-        if 1 in works:
-            raise RuntimeError("broken")
-        return list(works)
-
-    works = [(0, 1, "a"), (1, 1, "b"), (2, 1, "b"), (3, 1, "c")]
-    observed = batched(run, works)
-    assert [observed[0], *observed[2:]] == [0, 2, 3]
-    assert str(observed[1]) == "broken"
-
-
 def test_work_that_was_quick_runs_in_the_event_loop_until_it_is_slow():
     here, threads, slow = threading.get_ident(), [], threading.Event()
 
@@ -373,32 +358,3 @@ def test_work_that_was_quick_runs_in_the_event_loop_until_it_is_slow():
 
     asyncio.run(run())
     assert [thread == here for thread in threads] == [True, True, True, False, False]
-
-
-def test_a_failed_request_on_the_event_loop_is_not_kept():
-    class Large:
-        """What a request holds."""
-
-    kept = []
-
-    def fail(works):
-        raise ValueError("no")
-
-    async def run():
-        batcher = Batcher(100)
-        batcher._seconds[1] = 0.0
-        work = Large()
-        kept.append(weakref.ref(work))
-        with contextlib.suppress(ValueError):
-            await batcher.submit(fail, work, size=1, kind=lambda _: "a")
-        del work
-        observed = kept[0]()  # without the garbage collector
-        await batcher.stop()
-        return observed
-
-    gc.collect()
-    gc.disable()
-    try:
-        assert asyncio.run(run()) is None
-    finally:
-        gc.enable()

@@ -126,19 +126,6 @@ def test_bad_bodies_are_refused_with_a_reason(kind, bodies, client):
         assert "".join(reason) in answer.json()["detail"], name
 
 
-@pytest.mark.parametrize("kind", [JSON, SAFETENSORS])
-def test_a_body_cut_anywhere_is_refused(kind, client, some_logits):
-    logits = some_logits(3)
-    body = {
-        JSON: lambda: json.dumps({"logits": logits.tolist()}).encode(),
-        SAFETENSORS: lambda: encode_tensors({"logits": logits}, {"label_names": None}),
-    }[kind]()
-    service = client()
-    for cut in range(0, len(body), 7):
-        assert 400 <= post(service, body[:cut], kind).status_code < 500, cut
-    assert post(service, body, kind).status_code == 200
-
-
 def test_many_equal_label_names_are_refused_at_once(client):
     # Looking for each name among all took seconds for a body of this size.
     names = ["n" * (index % 7) + str(index) for index in range(60_000)] + ["twice", "twice"]
@@ -165,6 +152,7 @@ def test_what_was_refused_is_freed_at_once(client):
 
 
 MANY = {
+    "rows": (JSON, b'{"logits": [' + b"[0]," * 100_000 + b"[0]]}", 413, "100,001 rows"),
     "empty rows": (JSON, b'{"logits": [' + b"[]," * 400_000 + b"[]]}", 413, "400,000 lists"),
     "numbers": (JSON, b'{"logits": [[' + b"0," * 2_000_001 + b"0]]}", 413, "2,000,000 numbers"),
     "arrays in JSON": (
@@ -207,21 +195,6 @@ def test_counts_are_checked_before_the_rest_is_decoded(client):
     service = client()
     for kind, body, status, reason in MANY.values():
         refused(post(service, body, kind), status, reason)
-
-
-def test_kept_columns_are_not_decoded(client):
-    tensors = {"logits": np.ones((1, 4)), "kept.0.utf8": np.zeros(9, np.uint8)}
-    damaged = {**tensors, "kept.0.ends": np.array([5])}
-    body = encode_tensors(damaged, {"kept": ["place"]})
-    assert post(client(), body, SAFETENSORS).status_code == 200
-
-
-def test_inputs_of_too_many_lists_or_names_are_refused(client, detector_file, image_model):
-    service = client(detector_file(), model=image_model())
-    lists = b'{"inputs": {"image": [' + b"[]," * 400_000 + b"[]]}}"
-    refused(post(service, lists, path="/v1/predict"), 413, "400,000 lists")
-    names = json.dumps({"inputs": {f"{index}": 1 for index in range(101)}}).encode()
-    refused(post(service, names, path="/v1/predict"), 413, "101 arrays")
 
 
 def test_ids_of_which_one_is_long_take_no_room(some_logits):
@@ -298,9 +271,7 @@ def test_the_content_of_a_file_is_left_as_it_is(content):
 @pytest.mark.parametrize(
     ("kind", "body", "reason"),
     [
-        ("multipart/form-data", part(b"1") + END, "no closing boundary"),
-        ("multipart/form-data; boundary=", part(b"1") + END, "no closing boundary"),
-        ('multipart/form-data; boundary="\xff\n\r', part(b"1") + END, "no closing boundary"),
+        ("multipart/form-data; boundary=", part(b"1") + END, "no boundary"),
         (FORM, b"", "no closing boundary"),
         (FORM, part(b"1"), "no closing boundary"),
         (FORM, END, "no file"),

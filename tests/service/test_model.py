@@ -76,15 +76,6 @@ def test_images_of_any_colours_are_taken(images):
         assert answer.status_code == 200, (mode, answer.text)
 
 
-def test_an_image_is_explained(images, encoded_image):
-    answer = images().post(
-        "/v1/predict?explain=true",
-        content=encoded_image(np.full((8, 8, 3), 200)),
-        headers={"content-type": "image/png"},
-    )
-    assert {part["label"] for part in answer.json()["explanation"][0]["labels"]} == set(NAMES)
-
-
 def test_the_description_says_what_the_model_takes(images):
     result = images().get("/v1/detector").json()["model"]
     assert result["inputs"] == [{"name": "image", "shape": [None, 3, 8, 8], "dtype": "float32"}]
@@ -206,15 +197,6 @@ def test_an_answer_of_too_many_logits_is_refused_before_the_model_runs(texts, mo
     refused(answer, 413, "5 rows of 4 labels; got 6 rows")
     assert "nescio_samples_total 0.0" in service.get("/metrics").text
     assert service.post("/v1/predict", json={"inputs": token_ids(5)}).status_code == 200
-
-
-def test_a_large_answer_is_encoded_in_a_thread_and_is_the_same(texts, monkeypatch):
-    service = texts()
-    whole = service.post("/v1/predict", json={"inputs": token_ids(30)})
-    monkeypatch.setattr("nescio.service.service._QUICK_BYTES", 8)
-    monkeypatch.setattr("nescio.service.app._PIECE_BYTES", 100)
-    assert service.post("/v1/predict", json={"inputs": token_ids(30)}).content == whole.content
-    assert len(whole.json()["logits"]) == 30
 
 
 def test_inputs_and_answers_are_counted_as_memory_until_they_are_sent(texts):

@@ -3,17 +3,15 @@
 import contextlib
 import json
 import math
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import urllib.request
 
 import numpy as np
 import pytest
 
 import nescio as ns
+from fixtures.serving import Served
 from nescio.detectors import load
 
 image = pytest.importorskip("PIL.Image")
@@ -63,30 +61,17 @@ def _save_model(save_graph, path):
     )
 
 
-_QUIETLY = ("--port", "0", "--log-level", "warning", "--drain-seconds", "0")
-
-
 @contextlib.contextmanager
 def serving(detector, *options, token=None):
     """Run a service in a separate process; yield the process and the address."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nescio", "serve", *map(str, (detector, *_QUIETLY, *options))],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | ({} if token is None else {"NESCIO_TOKEN": token}),
-    )
+    quietly = ("--log-level", "warning", "--drain-seconds", "0")
+    environment = None if token is None else {"NESCIO_TOKEN": token}
+    service = Served((detector, *quietly, *options), environment)
     try:
-        line = process.stderr.readline()
-        assert "serving" in line, line + process.stderr.read()
-        yield process, json.loads(line)["url"]
+        yield service.process, service.url
     finally:
-        process.terminate()
-        try:
-            process.wait(120)
-        finally:
-            process.kill()
-            process.wait()
-            process.stderr.close()
+        service.process.terminate()
+        service.end()
 
 
 @pytest.fixture(scope="module")
@@ -194,22 +179,6 @@ def test_a_row_without_any_certain_label_is_out(page, folder):
     page.until("document.querySelector('[data-mark=score]')")
     assert middle(page, "[data-mark=score] path") < middle(page, "#details .rule")
     assert page.noise == []
-
-
-def test_a_score_beyond_the_histogram_points_there(page):
-    for row, side in ((np.full(6, -30.0), "left"), (np.full(6, 30.0), "right"), (IN, None)):
-        paste(page, list(row))
-        verdict(page)
-        page.until("document.querySelector('[data-mark=score]')")
-        marked = "document.querySelector('[data-mark=score]')"
-        assert page.run(f"{marked}.getAttribute('data-beyond')") == (side or "")
-        left, right = page.run(
-            "(({left, right}) => [left, right])"
-            "(document.querySelector('#details .axis').getBoundingClientRect())"
-        )
-        x = middle(page, "[data-mark=score] path")
-        assert x == pytest.approx({"left": left, "right": right}[side], abs=1) if side else x > left
-        assert left <= x <= right
 
 
 def test_bars_show_each_label_against_what_is_usual(page, folder):
@@ -364,15 +333,6 @@ def test_images_can_be_dropped_several_at_once_and_a_bad_one_spoils_only_itself(
     assert text(page, "#rows .trouble").startswith("damaged.png: Cannot read the image")
 
 
-@pytest.mark.parametrize(
-    ("file", "reason"), [("damaged.png", "Cannot read the image"), ("notes.txt", "Content-Type")]
-)
-def test_a_file_that_is_no_image_is_refused_in_the_service_s_words(page, folder, file, reason):
-    choose(page, folder / file)
-    page.until("document.querySelector('#verdict .trouble')")
-    assert reason in text(page, "#verdict")
-
-
 # --- traffic, token, life ---------------------------------------------------------------------
 
 
@@ -406,11 +366,6 @@ Evidence: 200 to 1."""
             {"summary": _ALARM, "alarm": True, "log10_martingale": 2.3},
             ["\N{BALLOT X} ALARM: since about input 40", "Evidence: 200 to 1."],
             ["boat: for 5.00% of the latest 500 inputs"],
-        ),
-        (
-            {"summary": "No alarm.\nEvidence: 1 to 1.", "alarm": False, "log10_martingale": 0},
-            ["\N{CHECK MARK} No alarm.", "Evidence: 1 to 1."],
-            [],
         ),
     ],
 )

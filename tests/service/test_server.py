@@ -156,20 +156,6 @@ def test_a_body_that_is_under_way_is_waited_for(served, some_logits):
     assert stopped["accepted"] == stopped["answered"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it_at_once(number, served):
-    server = served("--drain-seconds", "600")
-    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
-        connection.sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n")
-        connection.sendall(b"Content-Type: application/json\r\n\r\n{")
-        request(server.port)
-        server.signal(number)
-        server.wait_for("stopping")
-        server.signal(number)
-        # A client that is silent, and a drain of ten minutes, do not hold it.
-        assert server.end() == -number
-
-
 def test_busy_threads_do_not_hold_a_second_signal(served, image_model, many_scans):
     """At the exit of the interpreter, Python waits for threads."""
     server = served("--model", image_model(), "--drain-seconds", "0")
@@ -254,33 +240,6 @@ def test_a_log_that_nobody_reads_stops_nothing(detector_file, tmp_path):
     assert Monitor.load(state, ns.load(detector_file())).n_samples == 600
 
 
-def test_the_token_may_come_from_the_environment(served):
-    server = served(environment={"NESCIO_TOKEN": "open-sesame\n"})
-    assert request(server.port, path="/v1/detector")[0] == 401
-    for token, status in (("open-sesame", 200), ("Öffne dich".encode().decode("latin-1"), 401)):
-        header = {"Authorization": f"Bearer {token}"}
-        assert request(server.port, path="/v1/detector", **header)[0] == status
-    # It listens on the loopback address only.
-    assert server.url.startswith("http://127.0.0.1:")
-
-
-def test_large_bodies_leave_the_memory_as_it_was(served, some_logits):
-    server = served("--max-body-mb", "2")
-    good = encode_tensors({"logits": some_logits(50_000)}, {})
-    for _ in range(5):
-        assert (
-            request(server.port, "POST", "/v1/score", good, **{"Content-Type": SAFETENSORS})[0]
-            == 200
-        )
-    before = server.memory()
-    for _ in range(30):
-        status, _ = request(server.port, "POST", "/v1/score", good, **{"Content-Type": SAFETENSORS})
-        assert status == 200
-        too_large = {"Content-Type": SAFETENSORS, "Content-Length": str(10**12)}
-        assert request(server.port, "POST", "/v1/score", None, **too_large)[0] == 413
-    assert server.memory() - before < 20_000_000
-
-
 # --- the log: what cannot be written is dropped and counted -------------------------------------
 
 
@@ -320,17 +279,6 @@ def pipe():
     yield reading, writing
     for end in (reading, writing):
         end.close()
-
-
-def test_lines_are_written_in_order(pipe, log_to):
-    reading, writing = pipe
-    context, handler = log_to(writing)
-    for number in range(50):
-        logger.info("request", extra={"number": number})
-    ended(context)
-    lines = [json.loads(reading.readline()) for _ in range(50)]
-    assert [line["number"] for line in lines] == list(range(50))
-    assert handler.n_dropped == 0
 
 
 def test_a_log_that_cannot_be_written_raises_no_error(pipe, log_to):

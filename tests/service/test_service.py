@@ -1,15 +1,9 @@
 """A new detector is taken while requests run; a damaged one is not."""
 
-import asyncio
-import json
-
-import numpy as np
 import pytest
 
 import nescio as ns
-from nescio._io.tensors import encode_tensors
 from nescio.errors import FileError
-from nescio.service.openapi import SAFETENSORS
 
 httpx = pytest.importorskip("httpx")
 
@@ -64,46 +58,6 @@ def test_another_detector_starts_with_no_traffic(client, detector_file, some_log
     text = service.get("/metrics").text
     assert "nescio_samples_total 0.0" in text
     assert 'nescio_requests_total{path="/v1/score",status="200"} 1.0' in text
-
-
-def test_requests_go_on_while_detectors_are_replaced(app, detector_file, some_logits):
-    file = detector_file()
-    application = app(file)
-    logits = some_logits(5)
-    body = encode_tensors({"logits": logits}, {})
-    allowed = set()
-    for tpr in (0.95, 0.5):
-        detector_file(tpr=tpr)
-        allowed.add(tuple(ns.load(file).assess(logits).in_distribution.tolist()))
-    assert len(allowed) == 2
-
-    async def run():
-        await application.service.start()
-        transport = httpx.ASGITransport(application)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            headers = {"content-type": SAFETENSORS, "accept": "application/json"}
-            answers, stop = [], False
-
-            async def ask():
-                while not stop:
-                    answers.append(await client.post("/v1/score", content=body, headers=headers))
-
-            asking = [asyncio.create_task(ask()) for _ in range(6)]
-            for turn in range(10):
-                await asyncio.to_thread(detector_file, tpr=(0.95, 0.5)[turn % 2])
-                await application.service.reload()
-                await asyncio.sleep(0.005)
-            stop = True
-            await asyncio.gather(*asking)
-        await application.service.stop()
-        return answers
-
-    answers = asyncio.run(run())
-    assert {answer.status_code for answer in answers} == {200}
-    result = {tuple(json.loads(answer.content)["in_distribution"]) for answer in answers}
-    assert result == allowed
-    assert len(answers) > 10
-    assert np.isfinite(answers[0].json()["score"]).all()
 
 
 def test_two_services_do_not_share_the_state_of_a_monitor(client, app, tmp_path):

@@ -134,12 +134,6 @@ def test_what_is_refused(service, body, status, why):
     assert (answer.status_code, why in answer.json()["detail"]) == (status, True), answer.text
 
 
-def test_the_size_of_a_body_is_limited_as_for_other_json(client, detector_file, model, tokenizer):
-    small = client(detector_file(), model=model, tokenizer=tokenizer, max_body_bytes=400)
-    assert predict(small, texts=["red"]).status_code == 200
-    assert predict(small, texts=["red " * 30]).status_code == 413
-
-
 def test_a_file_with_its_own_tokenizer(client, detector_file, save_graph, model):
     onnx = pytest.importorskip("onnx")
     graph = onnx.load(model)

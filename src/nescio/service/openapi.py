@@ -299,19 +299,15 @@ def make_document() -> bytes:
     types = {
         str(kind): kind
         for operation in OPERATIONS.values()
-        for kind in (*operation.answer.values(), *operation.body.values(), operation.query)
+        for kind in (*operation.answer.values(), *operation.body.values())
         if kind is not None
     } | {str(Problem): Problem}
     template = "#/components/schemas/{name}"
     schemas, components = msgspec.json.schema_components(types.values(), ref_template=template)
     refs = dict(zip(types, schemas, strict=True))
-    queries = {
-        kind: components.pop(kind.__name__)
-        for kind in {operation.query for operation in OPERATIONS.values()}
-    }
     components["PredictBody"]["oneOf"] = [{"required": ["inputs"]}, {"required": ["texts"]}]
     paths = {
-        path: {operation.method.lower(): _described(operation, refs, queries[operation.query])}
+        path: {operation.method.lower(): _described(operation, refs)}
         for path, operation in OPERATIONS.items()
     }
     security = {"token": {"type": "http", "scheme": "bearer"}}
@@ -329,13 +325,14 @@ def make_document() -> bytes:
     )
 
 
-def _described(operation: Operation, refs: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
+def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     def content(types: dict[str, Any]) -> dict[str, Any]:
         return {
             name.partition(";")[0]: {"schema": _not_json(name) if kind is None else refs[str(kind)]}
             for name, kind in types.items()
         }
 
+    query = msgspec.json.schema(operation.query)["$defs"][operation.query.__name__]
     summary, _, description = (inspect.getdoc(operation.respond) or "").partition("\n\n")
     responses: dict[str, Any] = {
         "200": {"description": "OK.", "content": content(operation.answer)}

@@ -12,7 +12,6 @@ import re
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from email import message_from_string
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -45,6 +44,7 @@ _MAX_VALUES = 1_000_000  # rows times labels of an answer to /v1/predict
 _MAX_HEADER_BYTES = 1_000_000  # of a safetensors body; longer ones take seconds to read
 _MAX_ARRAYS = 100
 _MAX_PART_HEAD = 8_192  # bytes before a file of a form
+_FILE_NAME = re.compile(r"""\bfilename="([^"\r\n]+)""", re.IGNORECASE)
 # A list in a JSON body takes ten times as long to decode as a number, and other threads have to
 # wait meanwhile.
 _MAX_LISTS = 4 * MAX_ROWS
@@ -314,22 +314,23 @@ def decode_inputs(kind: str, data: bytes) -> dict[str, Array] | list[str]:
 
 def form_files(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
     """Return the names and contents of the files of a form, which may hold nothing else."""
-    boundary = message_from_string(f"Content-Type: {content_type}\n\n").get_boundary() or ""
-    mark = b"\r\n--" + boundary.encode("utf-8", "replace")
+    boundary = re.search(r'boundary="?([^";,\s]+)', content_type, re.IGNORECASE)
+    if boundary is None:
+        raise _bad_form("it has no boundary")
+    mark = b"\r\n--" + boundary[1].encode()
     body = b"\r\n" + body
     if body.count(mark) > MAX_FILES + 1:
         raise TooLargeError(f"a form may have at most {MAX_FILES} files.")
     files = []
     _, *parts = body.split(mark)
-    if not boundary or not parts or not parts.pop().startswith(b"--"):
+    if not parts or not parts.pop().startswith(b"--"):
         raise _bad_form("it has no closing boundary")
     for part in parts:
         head, _, content = part.partition(b"\r\n\r\n")
-        head_text = head[:_MAX_PART_HEAD].decode("utf-8", "replace").lstrip()
-        name = message_from_string(head_text).get_filename()
-        if not name:
+        name = _FILE_NAME.search(head[:_MAX_PART_HEAD].decode("utf-8", "replace"))
+        if name is None:
             raise _bad_form("a part of it is not a file")
-        files.append((name[:200], content))
+        files.append((name[1][:200], content))
     if not files:
         raise _bad_form("it has no file")
     return files

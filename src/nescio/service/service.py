@@ -21,7 +21,7 @@ from nescio._io.files import check_target, exclusive
 from nescio._threads import available_cpus
 from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration
-from nescio.detectors import Detector, load
+from nescio.detectors import load
 from nescio.detectors.saving import plain_params
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, NescioError, ShapeError
@@ -102,11 +102,7 @@ class Engine:
     def score(self, parts: Sequence[Outputs]) -> list[BatchResult]:
         """Return the verdicts on outputs of one kind."""
         whole = self.assess(parts[0] if len(parts) == 1 else Outputs.concat(parts))
-        try:
-            # On the event loop, the answer is sent first.
-            asyncio.get_running_loop().call_soon(self.traffic.record, *whole)
-        except RuntimeError:  # in a worker thread
-            self.traffic.record(*whole)
+        self.traffic.record(*whole)
         if len(parts) == 1:
             return [BatchResult(parts[0], whole.assessment)]
         ends = itertools.accumulate(map(len, parts))
@@ -157,7 +153,7 @@ class Engine:
             n_calibration=calibration.n_samples,
             n_by_group={name: len(group.scores) for name, group in calibration.thresholds.items()},
             statement=calibration.statement(),
-            explains=_explains_labels(detector),
+            explains=detector.explains,
             example=self._example(),
             model=None if self.model is None else self.model.describe(),
         )
@@ -175,14 +171,6 @@ class Engine:
         row[commonest_first] = np.interp(medians.ranks[group], steps, ladder).round(2)
         ordinary = self.assess(Outputs(row[None, :])).assessment.in_distribution[0]
         return row.tolist() if ordinary else None
-
-
-def _explains_labels(detector: Detector) -> bool:
-    """Return whether the score, or that of a part, can be explained label by label."""
-    if detector.label_terms() is not None:
-        return detector.profile_.medians is not None
-    parts = getattr(detector, "detectors_", ()) if detector.explains else ()
-    return any(map(_explains_labels, parts))
 
 
 def _explanation(reason: Reason) -> dict[str, Any]:

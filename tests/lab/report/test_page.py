@@ -329,7 +329,7 @@ def test_small_print_is_of_the_first_seed_only():
         estimate = replace(whole.evaluation.fpr, low=fpr - 0.01, high=fpr + 0.01)
         return replace(whole, evaluation=replace(whole.evaluation, fpr=estimate))
 
-    skipped = Line("tiny", "pets", "stones", "knn", 0, None, "no features.")
+    skipped = Line("tiny", "pets", "stones", "knn", 0, None, "no <features>.")
     lines = [line("msp", 0, 0.1), line("msp", 1, 0.2), line("msp", 2, 0.3), skipped]
     lines += [line("knn", 1, 0.4), line("knn", 2, 0.5)]
     page = build(lines)
@@ -340,10 +340,5 @@ def test_small_print_is_of_the_first_seed_only():
     once = build([*lines[:4], line("knn", 2, 0.5)])  # one seed, and not the first
     assert "50.00" in once.text
     assert "[49.00, 51.00]" not in once.text
-
-
-def test_skipped_detectors_say_why():
-    skipped = Line("tiny", "pets", "stones", "mahalanobis", 0, None, "it reads <features>.")
-    page = build([result_line("msp", 0.1), skipped])
-    assert "mahalanobis : it reads <features>." in page.text
+    assert "knn : no <features>." in build(lines[:4]).text
     assert "no detector could run" in build([skipped]).text

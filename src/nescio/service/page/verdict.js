@@ -144,6 +144,7 @@ function explained(row, detector) {
     return [make("p.aside", why)];
   }
   const { term, summary, labels } = row.explanation;
+  if (!labels.length) return [make("p", summary)]; // a combination without a score over labels
   const shown = labels.slice(0, MOST_LABELS);
   const left = (row.logits?.length ?? labels.length) - shown.length;
   const more = left > 0 ? `${plural(left, "other label is", "other labels are")} not shown.` : "";
