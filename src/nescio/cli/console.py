@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
 from itertools import pairwise
@@ -34,14 +34,12 @@ from nescio.errors import InputError, NescioError, ParameterError, listed
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
+    from nescio.lab.benchmark.parallel import Advance, Watch
 
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
 _WIDEST_NAME = 40  # a longer first column is folded
 NAMED_LABELS = 12  # that are printed
-
-Advance = Callable[[int], object]
-Watch = Callable[[str, int], AbstractContextManager[Advance]]
 
 # --- the application ------------------------------------------------------------------------------
 

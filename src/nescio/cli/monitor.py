@@ -26,7 +26,7 @@ from nescio.cli.console import (
     say,
 )
 from nescio.errors import InputError, MissingInputError, ShapeError, error_context
-from nescio.outputs.files import OutputsStream, where
+from nescio.outputs.files import OutputsStream, rows_place
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -161,6 +161,6 @@ def _update(
         if block is not None:
             with error_context(block.place):
                 logits = matching_logits(detector, assessment, block.with_ids())
-        with error_context(where(str(table.path), start, size, table.n_rows)):
+        with error_context(rows_place(str(table.path), start, size, table.n_rows)):
             watch.update(assessment, logits, times=times)
         yield len(assessment)

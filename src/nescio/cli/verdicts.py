@@ -101,7 +101,7 @@ def calibrate(
     Examples: nescio calibrate val.npy --tpr 0.95 -o tagger.nescio, and with features and labels:
     nescio calibrate val.safetensors --train train.safetensors -o tagger.nescio
     """
-    from nescio.detectors.combined import AUTO, default_detector
+    from nescio.detectors.combined import AUTO_DETECTOR, default_detector
     from nescio.detectors.registry import build_detector
 
     check_target(output, force=force)
@@ -112,7 +112,7 @@ def calibrate(
             "detector has learned from would void the guarantee."
         )
     detector = None
-    if detector_name != AUTO:
+    if detector_name != AUTO_DETECTOR:
         detector = build_detector(detector_name, tpr=tpr, nonfinite=nonfinite)
         if detector.learns_from and train is None:
             raise MissingInputError(

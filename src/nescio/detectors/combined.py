@@ -41,7 +41,7 @@ DEFAULT_PARTS = tuple(kind.name for kind in _DEFAULT_KINDS)
 
 _N_NEAREST = 3
 
-AUTO = "auto"
+AUTO_DETECTOR = "auto"
 """In place of a detector's name: `default_detector` chooses."""
 
 MOST_LABELS = 20

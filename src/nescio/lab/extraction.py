@@ -50,8 +50,8 @@ __all__ = ["Extraction", "extract"]
 EXTRACTION_VERSION = 2
 """Raise it if the same model and images give other outputs than before."""
 
-AUTO, TORCH, ONNXRUNTIME = "auto", "torch", "onnxruntime"
-RUNTIMES = (AUTO, TORCH, ONNXRUNTIME)
+AUTO_RUNTIME, TORCH, ONNXRUNTIME = "auto", "torch", "onnxruntime"
+RUNTIMES = (AUTO_RUNTIME, TORCH, ONNXRUNTIME)
 
 TOLERANCE = 1e-4
 """The largest difference from the network itself, absolute and relative."""
@@ -62,9 +62,6 @@ _IMAGES = "images"
 
 _BATCHES_PER_PART = 16
 _PART = FileKind("nescio.part", "part of an extraction")
-
-OnImages = Callable[[int], object]
-"""Called with the number of images just done."""
 
 Arrays = Mapping[str, Array]
 """The named arrays of consecutive images."""
@@ -111,9 +108,9 @@ def extract(
     pooled: NDArray[np.float32] | None = None,
     device: Any = None,
     batch_size: int = 16,
-    runtime: str | Runtimes = AUTO,
+    runtime: str | Runtimes = AUTO_RUNTIME,
     force: bool = False,
-    on_images: OnImages = lambda count: None,
+    on_images: Callable[[int], object] = lambda count: None,
 ) -> Extraction:
     """Write the `Outputs` of a model on a split of images.
 
@@ -310,7 +307,11 @@ class PartFiles:
         self.batch_size = batch_size
 
     def complete(
-        self, key: Mapping[str, Any], read: ReadBatches, run: RunBatch, on_images: OnImages
+        self,
+        key: Mapping[str, Any],
+        read: ReadBatches,
+        run: RunBatch,
+        on_images: Callable[[int], object],
     ) -> int:
         """Compute the parts that are missing, damaged or of another key.
 
@@ -396,8 +397,8 @@ def cached_features(
     cache: Path,
     *,
     device: Any = "cpu",
-    runtime: str | Runtimes = AUTO,
-    on_images: OnImages = lambda count: None,
+    runtime: str | Runtimes = AUTO_RUNTIME,
+    on_images: Callable[[int], object] = lambda count: None,
 ) -> NDArray[np.float32]:
     """Return what a network's backbone gives for whole images, from the cache or computed into it.
 
@@ -457,7 +458,7 @@ class Runtimes:
         data and packages give the same bytes.
     """
 
-    def __init__(self, name: str = AUTO) -> None:
+    def __init__(self, name: str = AUTO_RUNTIME) -> None:
         self.name = checked_choice("runtime", name, RUNTIMES)
         self._copy: tuple[Any, Runner] | None = None  # what it was made from, and its runner
 
@@ -481,7 +482,7 @@ class Runtimes:
             try:
                 self._copy = (key, _checked_copy(own, first_batch()))
             except ParameterError as error:
-                if self.name == AUTO:
+                if self.name == AUTO_RUNTIME:
                     return own, RuntimeChoice(TORCH, str(error))
                 raise ParameterError(f"{error}. Choose torch.") from error
         return self._copy[1], choice
@@ -492,7 +493,7 @@ class Runtimes:
             if self.name == TORCH:
                 raise ParameterError("an ONNX file is run by onnxruntime, got runtime='torch'.")
             return RuntimeChoice(ONNXRUNTIME, "it runs ONNX files")
-        if self.name != AUTO:
+        if self.name != AUTO_RUNTIME:
             return RuntimeChoice(self.name, "as requested")
         # Only runners of torch place inputs.
         if own.describe().get("device") != "cpu" or not hasattr(own, "placed"):

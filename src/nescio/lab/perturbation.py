@@ -43,7 +43,7 @@ from nescio.detectors import Mahalanobis
 from nescio.errors import FileFormatError, NescioError, ParameterError
 from nescio.lab.data.corruptions import CorruptedReader
 from nescio.lab.data.split import Reader, Split, in_batches
-from nescio.lab.extraction import AUTO, Runtimes
+from nescio.lab.extraction import AUTO_RUNTIME, Runtimes
 from nescio.lab.networks.network import Checkpoint, CheckpointRunner
 from nescio.lab.settings import TuneSettings
 from nescio.metrics import fpr_at_tpr
@@ -358,7 +358,7 @@ def tune(
     seed: int = 0,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
-    runtime: str | Runtimes = AUTO,
+    runtime: str | Runtimes = AUTO_RUNTIME,
     on_images: Callable[[int], object] = lambda count: None,
 ) -> Tuning:
     """Choose ODIN's temperature and epsilon, and Mahalanobis' epsilon.

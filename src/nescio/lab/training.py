@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from nescio._io.files import replacing, to_json
 from nescio._version import __version__
 from nescio.errors import DatasetError, FileError, NonFiniteError, ParameterError
 from nescio.lab.data.split import Augmentation, Indices, Reader, Split, in_batches
-from nescio.lab.extraction import AUTO, Runtimes, cached_features
+from nescio.lab.extraction import AUTO_RUNTIME, Runtimes, cached_features
 from nescio.lab.networks.network import (
     Architecture,
     Checkpoint,
@@ -80,7 +81,7 @@ def train(
     resume: bool = False,
     force: bool = False,
     cache: str | Path | None = None,
-    runtime: str = AUTO,
+    runtime: str = AUTO_RUNTIME,
     on_images: Callable[[int], object] = lambda count: None,
     on_epoch: Callable[[Epoch], object] = lambda epoch: None,
 ) -> Run:
@@ -139,25 +140,16 @@ def train(
                 "nescio_version": __version__,
             },
         )
-        runtimes = Runtimes(runtime)
-
-        def examples(split: Split, augmentation: Augmentation | None) -> Examples:
-            """Return the images of a split, or what a frozen backbone gives for them."""
-            truth = split.require_labels(label_names)
-            if not settings.model.freeze:
-                reader = Reader(split, settings.preprocessing, augmentation)
-                return ImageExamples(reader, truth, device)
-            # Of several processes, one computes the features and the others wait for its file.
-            features = cached_features(
-                checkpoint,
-                split,
-                Path(cache or folder),
-                device=device,
-                runtime=runtimes,
-                on_images=on_images,
-            )
-            return FeatureExamples(features, truth, device)
-
+        # Of several processes, one computes the features and the others wait for its file.
+        features_of = partial(
+            cached_features,
+            checkpoint,
+            cache=Path(cache or folder),
+            device=device,
+            runtime=Runtimes(runtime),
+            on_images=on_images,
+        )
+        examples = partial(_examples, checkpoint, settings, device, features_of)
         data = examples(train_split, settings.augmentation), examples(val_split, None)
         # Another run in the folder is removed only after everything else has been checked.
         if world.leads:
@@ -172,6 +164,21 @@ def train(
         world.wait()
         trainer.run(on_images, on_epoch)
         return Run(folder, tuple(trainer.history), trainer.best())
+
+
+def _examples(
+    checkpoint: Checkpoint,
+    settings: TrainSettings,
+    device: torch.device,
+    features_of: Callable[[Split], NDArray[np.float32]],
+    split: Split,
+    augmentation: Augmentation | None,
+) -> Examples:
+    """Return the images of a split, or what a frozen backbone gives for them."""
+    truth = split.require_labels(checkpoint.label_names)
+    if settings.model.freeze:
+        return FeatureExamples(features_of(split), truth, device)
+    return ImageExamples(Reader(split, settings.preprocessing, augmentation), truth, device)
 
 
 def _data_facts(split: Split) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from nescio._io.tables import Columns
 from nescio._validation import checked_share, checked_whole
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
-from nescio.detectors.combined import AUTO, default_detector
+from nescio.detectors.combined import AUTO_DETECTOR, default_detector
 from nescio.detectors.registry import DETECTORS, as_detector
 from nescio.errors import (
     LabelMismatchError,
@@ -482,8 +482,8 @@ def compare(
     chosen = _named_detectors(detectors)
     columns = Columns(id_column, labels, ignore)
     sets = read_sets(id_data, ood_data, train, held_out, from_probs=from_probs, columns=columns)
-    if AUTO in chosen:
-        chosen[AUTO] = default_detector(sets.train, sets.held_out, tpr=tpr).detector
+    if AUTO_DETECTOR in chosen:
+        chosen[AUTO_DETECTOR] = default_detector(sets.train, sets.held_out, tpr=tpr).detector
     comparison = compare_outputs(
         chosen,
         sets.id,
@@ -511,7 +511,7 @@ def _named_detectors(detectors: Any) -> dict[str, Any]:
         if detector == ALL:
             named |= {name: as_detector(name) for name in DETECTORS}
         elif isinstance(detector, str):
-            named[detector] = None if detector == AUTO else as_detector(detector)
+            named[detector] = None if detector == AUTO_DETECTOR else as_detector(detector)
         else:
             made = as_detector(detector)
             name = made.text(defaults=False)

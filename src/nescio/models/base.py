@@ -21,9 +21,10 @@ from nescio.models.images import Preprocessing
 from nescio.models.inputs import InputBatch, batches_of, n_rows
 from nescio.models.texts import TextTokenizer, Tokens
 from nescio.outputs import Head, check_label_names
+from nescio.outputs.outputs import PENULTIMATE
 from nescio.scores import logits_from_probs
 
-POOLED, PENULTIMATE, INPUT, AUTO = "pooled", "penultimate", "input", "auto"
+POOLED, INPUT, AUTO_LAYER = "pooled", "input", "auto"
 """Choices of features that are not the name of a layer or of an output."""
 
 PREPARED = "prepared"
@@ -137,9 +138,9 @@ class Runner(ABC):
         self.preprocessing = preprocessing
         self.tokenizer = None if tokenizer is None else self._tokenizer_of(tokenizer)
         self.layers = layer_names(features)
-        if AUTO in self.layers and not self.has_layer(AUTO):
+        if AUTO_LAYER in self.layers and not self.has_layer(AUTO_LAYER):
             first = [name for name in self.automatic if self.has_layer(name)][:1]
-            parts = (first if name == AUTO else [name] for name in self.layers)
+            parts = (first if name == AUTO_LAYER else [name] for name in self.layers)
             self.layers = tuple(itertools.chain.from_iterable(parts))
         self.features = self.layers[0] if self.layers else None
         self.layers_are_default = False

@@ -10,8 +10,9 @@ import sklearn
 
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
-from nescio.models.base import INPUT, PENULTIMATE, PREPARED, Runner
+from nescio.models.base import INPUT, PREPARED, Runner
 from nescio.models.inputs import as_texts, n_rows
+from nescio.outputs.outputs import PENULTIMATE
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
 _TEXTS = "pass a pipeline that begins with a vectoriser, such as TfidfVectorizer."

@@ -16,7 +16,7 @@ from nescio._validation import Array, check_logits, checked_whole, index_of, to_
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.base import require_calibration
 from nescio.detectors.combined import (
-    AUTO as THE_DEFAULT,
+    AUTO_DETECTOR,
     MIN_HELD_OUT,
     MOST_FEATURES,
     Combined,
@@ -37,9 +37,8 @@ from nescio.errors import (
 )
 from nescio.explain import Explanation, PartsExplanation
 from nescio.models.base import (
-    AUTO,
+    AUTO_LAYER,
     FEATURES,
-    PENULTIMATE,
     POOLED,
     Layers,
     Runner,
@@ -48,7 +47,7 @@ from nescio.models.base import (
 from nescio.models.images import Preprocessing
 from nescio.models.prediction import Prediction
 from nescio.outputs import Outputs
-from nescio.outputs.outputs import TEXT
+from nescio.outputs.outputs import PENULTIMATE, TEXT
 
 
 def wrap(
@@ -139,7 +138,7 @@ def wrap(
         preprocessing=preprocessing,
         tokenizer=tokenizer,
     )
-    if isinstance(detector, str) and detector == THE_DEFAULT:
+    if isinstance(detector, str) and detector == AUTO_DETECTOR:
         return Wrapped(runner)
     return Wrapped(runner, own if detector is None else _detector(detector))
 
@@ -490,7 +489,7 @@ def with_layers(runner: Runner, detector: Detector) -> Runner:
     if FEATURES in reads and (not layers or runner.layers_are_default):
         layers = (*(_features_of(runner, detector) or layers[:1]), *layers[1:])
     elif not layers:
-        layers = missing[:1] or (AUTO,)
+        layers = missing[:1] or (AUTO_LAYER,)
     layers += missing
     return runner if layers == runner.layers else runner.changed(features=layers)
 
@@ -509,7 +508,7 @@ def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
     if reads_head and runner.has_layer(PENULTIMATE):  # it takes the features as the head's input
         return (PENULTIMATE,)
     unknown = hasattr(detector, "n_columns_")  # made with features, but not known which
-    return () if unknown or runner.layers else (AUTO,)
+    return () if unknown or runner.layers else (AUTO_LAYER,)
 
 
 def check_reads(runner: Runner, detector: Detector) -> None:

@@ -103,7 +103,9 @@ class Block:
     @property
     def place(self) -> str:
         """What an error is about: the input, or some of its rows."""
-        return where(self.stream.address, self.start, self.stream.block_rows, self.stream.n_rows)
+        return rows_place(
+            self.stream.address, self.start, self.stream.block_rows, self.stream.n_rows
+        )
 
     @cached_property
     def outputs(self) -> Outputs:
@@ -345,7 +347,7 @@ def _labels_like(outputs: Outputs, first: Outputs | None, columns: Columns) -> O
     return match_labels(outputs, names, tuple(first.arrays))
 
 
-def where(address: str, start: int, size: int, n_rows: int) -> str:
+def rows_place(address: str, start: int, size: int, n_rows: int) -> str:
     """Return what an error is about: a file, or some of its rows."""
     if not start:  # row numbers are those of the file
         return address

@@ -137,7 +137,7 @@ class TestTimm:
         assert pooled.shape == (2, n_features)
 
     def test_a_wrong_name_and_offline(self, monkeypatch):
-        with pytest.raises(ParameterError, match=r"timm has no model 'resnet19'. Nearest: resnet"):
+        with pytest.raises(ParameterError, match=r"no model 'resnet19'. Did you mean 'resnet"):
             build_network("timm/resnet19", 3)
         create = self.timm.create_model
 

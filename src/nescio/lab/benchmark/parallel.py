@@ -25,18 +25,18 @@ from nescio.errors import NescioError
 if TYPE_CHECKING:
     from nescio.lab.benchmark.run import Pipeline
 
-Report = Callable[[int], object]
+Advance = Callable[[int], object]
 """Called with the number of steps just done."""
 
-Watch = Callable[[str, int], AbstractContextManager[Report]]
+Watch = Callable[[str, int], AbstractContextManager[Advance]]
 """Called with the name of a stage and its number of steps; yields a function to report steps to.
 
 The number of steps is 0 if it is not known.
 """
 
 
-def unwatched(_stage: str, _total: int) -> AbstractContextManager[Report]:
-    """Report to nobody."""
+def unwatched(_stage: str, _total: int) -> AbstractContextManager[Advance]:
+    """Advance to nobody."""
     return nullcontext(lambda steps: None)
 
 
@@ -140,7 +140,7 @@ def _work(
     torch.set_num_threads(min(n_cpus, torch.get_num_threads()))
 
     @contextmanager
-    def watch(stage: str, total: int) -> Iterator[Report]:
+    def watch(stage: str, total: int) -> Iterator[Advance]:
         connection.send((stage, total))
         yield connection.send
 

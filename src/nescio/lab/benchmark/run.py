@@ -34,7 +34,7 @@ from nescio._io.files import locked, replacing
 from nescio._validation import checked_whole
 from nescio._version import __version__
 from nescio.errors import BenchmarkError, DatasetError, FileError, NescioError
-from nescio.lab.benchmark.parallel import Report, Watch, run_in_processes, unwatched
+from nescio.lab.benchmark.parallel import Advance, Watch, run_in_processes, unwatched
 from nescio.lab.benchmark.results import (
     RESULTS,
     BenchmarkRun,
@@ -53,7 +53,7 @@ from nescio.lab.benchmark.tables import benchmark_tables
 from nescio.lab.data import load
 from nescio.lab.data.split import BadFile, Split, find_damaged
 from nescio.lab.extraction import (
-    AUTO,
+    AUTO_RUNTIME,
     EXTRACTION_VERSION,
     Runtimes,
     cached_features,
@@ -79,7 +79,7 @@ def run_benchmark(
     *,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
-    runtime: str = AUTO,
+    runtime: str = AUTO_RUNTIME,
     jobs: int = 1,
     watch: Watch = unwatched,
 ) -> BenchmarkRun:
@@ -327,8 +327,8 @@ class Pipeline:
         """The set and the seed, in words."""
         return f"{self.data.name}, seed {self.seed}"
 
-    def stage(self, what: str, total: int) -> AbstractContextManager[Report]:
-        """Report a stage of the work."""
+    def stage(self, what: str, total: int) -> AbstractContextManager[Advance]:
+        """Advance a stage of the work."""
         return self.watch(f"{self.position}, {self.title}: {what}", total)
 
     def network(self) -> tuple[Checkpoint, dict[str, Any]]:
@@ -508,7 +508,7 @@ def make_pipelines(
     *,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
-    runtime: str = AUTO,
+    runtime: str = AUTO_RUNTIME,
     watch: Watch = unwatched,
 ) -> list[Pipeline]:
     """Return one pipeline per set and seed; raise if data or network cannot be used.
