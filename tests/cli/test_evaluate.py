@@ -169,22 +169,16 @@ def test_a_report_of_ones_own_outputs(succeeds, fails, small_run, tmp_path):
 
 WRONG = {
     "one file on both sides": (
-        ("report", "--id", "logits.npy", "--ood", "./logits.npy", "-o", "r.html"),
+        ("--id", "logits.npy", "--ood", "./logits.npy"),
         "is given as ID data (--id) and as OOD data (--ood)",
     ),
-    "report of nothing": (("report", "-o", "r.html"), "pass either the results of a benchmark"),
-    "report of both": (
-        ("report", "empty.jsonl", "--id", "a.npy", "-o", "r.html"),
-        "pass either the results of a benchmark",
-    ),
-    "report of an empty file": (("report", "empty.jsonl", "-o", "r.html"), "has no results"),
-    "report of an empty folder": (("report", ".", "-o", "r.html"), "there is no results.jsonl in"),
-    "report over its input": (
-        ("report", "empty.jsonl", "-o", "empty.jsonl", "--force"),
-        "is an input",
-    ),
+    "nothing": ((), "pass either the results of a benchmark"),
+    "both": (("empty.jsonl", "--id", "a.npy"), "pass either the results of a benchmark"),
+    "an empty file": (("empty.jsonl",), "has no results"),
+    "an empty folder": ((".",), "there is no results.jsonl in"),
+    "over its input": (("empty.jsonl", "-o", "empty.jsonl", "--force"), "is an input"),
     "images of a benchmark": (
-        ("report", "empty.jsonl", "--images", "a=b", "-o", "r.html"),
+        ("empty.jsonl", "--images", "a=b"),
         "--images a=b: the folder b does not exist",
     ),
 }
@@ -192,7 +186,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("arguments", "reason"), WRONG.values(), ids=WRONG)
 def test_mistakes_are_explained(mistake, arguments, reason):
-    mistake(arguments, reason)
+    mistake(("report", "-o", "r.html", *arguments), reason)
 
 
 def test_the_texts_of_a_table_are_shown(succeeds, fails, tmp_path):

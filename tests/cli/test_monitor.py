@@ -13,9 +13,8 @@ NAMES = ["cat", "dog", "car", "tree", "boat"]
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch, nescio):
+def files(tmp_path, succeeds):
     """A detector, a quiet day and a day on which dogs and trees look different."""
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     held_out = ns.Outputs(rng.normal(-1, 2, (1500, 5)), label_names=NAMES)
     held_out.save("val.safetensors")
@@ -26,8 +25,7 @@ def files(tmp_path, monkeypatch, nescio):
         ids = [f"{day} {index}" for index in range(1200)]
         ns.Outputs(logits, label_names=NAMES, ids=ids).save(f"{day}.safetensors")
         for suffix in ("csv", "jsonl"):
-            arguments = ("tagger.nescio", f"{day}.safetensors", "-o", f"{day}.{suffix}")
-            assert nescio("score", *arguments)[0] == 0
+            succeeds("score", "tagger.nescio", f"{day}.safetensors", "-o", f"{day}.{suffix}")
     return tmp_path
 
 

@@ -40,26 +40,19 @@ def test_from_nothing_to_a_table_in_four_commands(
     assert "epoch   3 of 3: train loss" in err
     said = succeeds("tune", network, coco, "-o", out / "tuned.json", *few_images)
     assert said.count("odin") == 2
-    code, said, err = nescio(
+    said = succeeds(
         *("extract", network, coco.replace("coco:", "coco@test:"), objects),
         *("--tuned", out / "tuned.json", "-o", out),
     )
-    assert code == 0, err
     assert "30 images (30 computed" in said
     assert "images per second" in said
-    said = succeeds(
-        *("eval", "--id", out / "coco-test.safetensors", "--ood", out / "objects.safetensors"),
-        *("--train", out / "coco-train.safetensors", "--bootstrap", 0, "--json"),
-    )
-    report = json.loads(said)
+    evaluate = ("eval", "--id", out / "coco-test.safetensors")
+    evaluate += ("--ood", out / "objects.safetensors", "--bootstrap", 0)
+    report = json.loads(succeeds(*evaluate, "--train", out / "coco-train.safetensors", "--json"))
     # No held-out outputs are passed, and there are 48 training images.
     assert set(report["skipped"]) == {"combined", "nnguide"}
     assert {line["detector"] for line in report["results"]} >= {"odin", "mahalanobis_perturbed"}
-    sums = nescio(
-        *("eval", "--id", out / "coco-test.safetensors", "--ood", out / "objects.safetensors"),
-        *("--detector", "odin(aggregate=sum)", "--bootstrap", 0),
-    )
-    assert sums[0] == 0, sums[2]
+    succeeds(*evaluate, "--detector", "odin(aggregate=sum)")
 
 
 @pytest.mark.parametrize(
@@ -75,8 +68,7 @@ def test_from_nothing_to_a_table_in_four_commands(
         (("train", "coco:/nowhere", "-o", "x", "--device", "tpu"), "device"),
     ],
 )
-def test_mistakes_are_explained_and_write_nothing(fails, tmp_path, monkeypatch, arguments, words):
-    monkeypatch.chdir(tmp_path)
+def test_mistakes_are_explained_and_write_nothing(fails, tmp_path, arguments, words):
     err = fails(*arguments)
     assert words in err
     assert err.count("\n") == 1

@@ -209,18 +209,6 @@ def test_semicolons_and_decimal_commas_in_every_command(tables, nescio, fails):
 # --- large files ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def run(nescio):
-    """Run a command that succeeds, and return what it prints."""
-
-    def succeed(*arguments, code=0):
-        result, out, err = nescio(*map(str, arguments))
-        assert (result, err) == (code, "")
-        return out
-
-    return succeed
-
-
 def logits_of(rng, mean, n=1_500):
     return rng.normal(mean, 2, (n, 5)).astype(np.float32)
 
@@ -232,30 +220,30 @@ def write(path, logits):
     return path
 
 
-def test_calibrate_draws_a_sample_of_many_rows(rng, tmp_path, run, monkeypatch):
+def test_calibrate_draws_a_sample_of_many_rows(rng, tmp_path, succeeds, monkeypatch):
     table = write(tmp_path / "val.parquet", logits_of(rng, 0))
     monkeypatch.setattr("nescio.cli.verdicts.MAX_ROWS", 400)
     target = tmp_path / "made.nescio"
-    shown = run("calibrate", table, "-o", target, "-d", "joint_energy")
+    shown = succeeds("calibrate", table, "-o", target, "-d", "joint_energy")
     assert "1,500 rows" in shown
     assert "400 of the rows, drawn at random" in shown
-    result = json.loads(run("calibrate", table, "-o", target, "--force", "--json"))
+    result = json.loads(succeeds("calibrate", table, "-o", target, "--force", "--json"))
     assert (result["n_rows"], result["n_samples"]) == (1_500, 400)
 
 
-def test_eval_says_that_it_read_a_sample(rng, tmp_path, run, monkeypatch):
+def test_eval_says_that_it_read_a_sample(rng, tmp_path, succeeds, monkeypatch):
     test = write(tmp_path / "test.parquet", logits_of(rng, 0))
     near = write(tmp_path / "near.parquet", logits_of(rng, -1, 700))
     monkeypatch.setitem(read_sets.__kwdefaults__, "max_rows", 1_000)
     arguments = ("eval", "--id", test, "--ood", near, "--bootstrap", 0, "-d", "joint_energy")
-    assert "ID: a random sample of the 1,500 rows was read" in run(*arguments)
-    printed = json.loads(run(*arguments, "--json"))
+    assert "ID: a random sample of the 1,500 rows was read" in succeeds(*arguments)
+    printed = json.loads(succeeds(*arguments, "--json"))
     assert printed["sampled"] == {"ID": 1_500}
     assert (printed["results"][0]["n_id"], printed["results"][0]["n_ood"]) == (1_000, 700)
 
 
 @pytest.mark.parametrize("with_outputs", [False, True])
-def test_monitor_has_the_same_report_and_state(rng, tmp_path, run, monkeypatch, with_outputs):
+def test_monitor_has_the_same_report_and_state(rng, tmp_path, nescio, monkeypatch, with_outputs):
     """Blocks of 4,096 rows: so many are counted at once in any case, so nothing is rounded anew."""
     detector = ns.MaxLogit().calibrate(Outputs(logits_of(rng, 0), label_names=list("abcde")))
     detector.save(tmp_path / "made.nescio")
@@ -276,7 +264,9 @@ def test_monitor_has_the_same_report_and_state(rng, tmp_path, run, monkeypatch, 
         state = tmp_path / "state.safetensors"
         state.unlink(missing_ok=True)
         rest = ("--detector", "made.nescio", "--state", state, "--time-column", "when", *outputs)
-        return run("monitor", path, *rest, "--json", code=3), state.read_bytes()
+        code, out, err = nescio("monitor", path, *rest, "--json")
+        assert (code, err) == (3, "")
+        return out, state.read_bytes()
 
     whole = monitored(scored)
     assert json.loads(whole[0])["change"]["since"]["id"].startswith("row")
@@ -288,7 +278,7 @@ def test_monitor_has_the_same_report_and_state(rng, tmp_path, run, monkeypatch, 
     assert len(state) == len(whole[1])  # only the hash of the files differs
 
 
-def test_remote_addresses_are_read_too(rng, tmp_path, run):
+def test_remote_addresses_are_read_too(rng, tmp_path, succeeds):
     fsspec = pytest.importorskip("fsspec")
     local = write(tmp_path / "val.parquet", logits_of(rng, 0))
     store = fsspec.filesystem("memory")
@@ -296,6 +286,6 @@ def test_remote_addresses_are_read_too(rng, tmp_path, run):
 
     def printed(place):
         made = ("calibrate", place, "-o", "made.nescio", "-d", "max_logit", "--force")
-        return run(*made), run("score", "made.nescio", place)
+        return succeeds(*made), succeeds("score", "made.nescio", place)
 
     assert printed("memory://large/val.parquet") == printed(local)

@@ -269,6 +269,19 @@ def test_the_score_is_marked_on_either_side_of_the_threshold(engine):
         assert marked_x(chart) == (x, beyond)
 
 
+def test_outliers_of_the_calibration_do_not_flatten_the_histogram(engine_of, rng):
+    scores = rng.normal(size=1000)
+    scores[:20] *= 1e4  # 2 %, as Mahalanobis scores have them
+    served = engine_of(scores)
+    histogram = served.histograms[None]
+    assert histogram.lower + histogram.higher == 20
+    assert sum(histogram.counts) == 1000
+    assert max(histogram.counts) < 120
+    text = input_chart(served, 0.0, "all", 600)
+    assert f"◀ {histogram.lower} lower" in text
+    assert f"{histogram.higher} higher ▶" in text
+
+
 def test_a_threshold_among_outliers_is_drawn_at_the_edge(engine_of, rng):
     scores = rng.normal(size=1000)
     scores[:100] -= 1e4
