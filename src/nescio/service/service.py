@@ -102,7 +102,11 @@ class Engine:
     def score(self, parts: Sequence[Outputs]) -> list[BatchResult]:
         """Return the verdicts on outputs of one kind."""
         whole = self.assess(parts[0] if len(parts) == 1 else Outputs.concat(parts))
-        self.traffic.record(*whole)
+        try:
+            # On the event loop, the answer is sent first.
+            asyncio.get_running_loop().call_soon(self.traffic.record, *whole)
+        except RuntimeError:  # in a worker thread
+            self.traffic.record(*whole)
         if len(parts) == 1:
             return [BatchResult(parts[0], whole.assessment)]
         ends = itertools.accumulate(map(len, parts))
