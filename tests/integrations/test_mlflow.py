@@ -259,6 +259,8 @@ def test_what_cannot_be_logged(registry, wrapped, tmp_path):
         with pytest.raises(error, match=message):
             registry.save_model(unsuitable, path, input_example=texts)
         assert not path.exists()
+    with pytest.raises(FileError, match="MLflow: cannot save it: 'list' object is not a mapping"):
+        registry.save_model(wrapped, path, input_example=texts, metadata=[1])
     for example, message in (((texts,), "got tuple"), (iter(texts), "got"), ({}, "no rows")):
         with pytest.raises(ParameterError, match=message):
             registry.save_model(wrapped, path, input_example=example)
