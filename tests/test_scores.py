@@ -219,7 +219,7 @@ def test_wrong_input_is_explained():
         scores.joint_energy(np.zeros(3))
     with pytest.raises(ShapeError, match=r"got \(3, 0\)"):
         scores.joint_energy(np.zeros((3, 0)))
-    with pytest.raises(InputError, match="complex"):
+    with pytest.raises(InputError, match="Complex data"):
         scores.joint_energy(np.zeros((3, 2), complex))
     with pytest.raises(InputError, match=r"filled\(-np.inf\)"):
         scores.joint_energy(np.ma.masked_less(np.ones((2, 2)), 0))
