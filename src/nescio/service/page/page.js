@@ -12,7 +12,8 @@ function introduce(detector) {
   document.title = `nescio: ${detector.detector}`;
   const params = Object.entries(detector.params)
     .filter(([name]) => !["tpr", "nonfinite"].includes(name)) // every detector has these
-    .map(([name, value]) => `${name}=${value}`);
+    .filter(([, value]) => String(value) !== "") // such as the weights, if there are none
+    .map(([name, value]) => `${name}=${String(value).replaceAll(",", ", ")}`);
   byId("name").textContent = detector.detector;
   byId("params").textContent = params.join(", ");
   byId("guarantee").textContent =
