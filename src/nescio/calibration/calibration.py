@@ -296,17 +296,20 @@ def guarantee_text(tpr: float, confidence: float | None) -> str:
 # --- counting scores at or below new ones ---
 
 _FEWEST_NEW = 256  # for fewer new numbers, a binary search is as fast
-_CELLS_PER_NUMBER = 32
+_CELLS_PER_NUMBER = 4
 _MOST_CELLS = 1 << 20
 _BEYOND = 0.0005  # the share of the numbers below the first cell, and of those above the last one
+_STEPS = (4, 2, 1)  # they count up to 7 numbers of a cell
+_LARGEST_PLACE = 2.0**53  # larger numbers are no index on every processor
 
 
 class Counter:
     """Counts the numbers at or below new ones: `np.searchsorted`, but 5 to 9 times faster.
 
-    Half of the steps of a binary search surprise the branch prediction of the processor. Here, many
-    equal cells divide the range of the numbers. For a new number in an empty cell, a table says how
-    many numbers are lower; only the others are searched. The numbers are ascending, without NaN.
+    A binary search among thousands of numbers takes a dozen steps for each new number, and half of
+    them surprise the processor's branch prediction. Here one multiplication finds the cell of a new
+    number, a table says how many numbers lie in lower cells, and three steps for all new numbers at
+    once count those in the same cell. The numbers are ascending, without NaN.
 
     Examples
     --------
@@ -319,16 +322,23 @@ class Counter:
 
     def at_or_below(self, values: Scores) -> NDArray[np.intp]:
         """Return how many numbers are at or below each value; for NaN, all of them."""
-        if values.ndim != 1 or len(values) < _FEWEST_NEW or self._table is None:
+        table = self._table if values.ndim == 1 and len(values) >= _FEWEST_NEW else None
+        places = None if table is None else _places(values, table.scale, table.shift)
+        # Without a table, and for values that are NaN, inf or too large for an index:
+        if table is None or places is None or not np.maximum.reduce(places) < _LARGEST_PLACE:
             return self._ordered.searchsorted(values, "right")
-        counts = self._table.lower.take(self._table.cells(values), mode="clip")
-        unsure = np.flatnonzero(counts < 0)
-        counts[unsure] = self._ordered.searchsorted(values[unsure], "right")
-        return counts
+        count = table.starts.take(places.astype(np.intp), mode="clip")
+        full = np.flatnonzero(count < 0)
+        count[full] = 0
+        for step in _STEPS:
+            # Numbers of the next cells are larger than the value, so a step never goes too far.
+            count += step * (table.padded[step - 1 :].take(count) <= values)
+        count[full] = self._ordered.searchsorted(values[full], "right")
+        return count
 
     @functools.cached_property
-    def _table(self) -> _CellTable | None:
-        """The cells; None if the range of the numbers cannot be divided, as of equal numbers."""
+    def _table(self) -> _Table | None:
+        """Equal cells that divide the range of the numbers; None if all of them are tied."""
         finite = self._ordered[np.isfinite(self._ordered)]
         if not len(finite):
             return None
@@ -339,30 +349,31 @@ class Counter:
             shift = 1.0 - scale * finite[beyond]
         if not (0 < scale < np.inf and np.isfinite(shift)):
             return None
-        table = _CellTable(scale, shift, np.empty(n_cells + 2, np.intp))
-        members = np.bincount(table.cells(self._ordered), minlength=n_cells + 2)
-        table.lower[:] = np.where(members == 0, np.cumsum(members), -1)
-        table.lower[[0, -1]] = -1
-        return table
+        # Cells 0 and n + 1 are for what lies beyond the others.
+        cells = np.minimum(_places(self._ordered, scale, shift), n_cells + 1).astype(np.intp)
+        members = np.bincount(cells, minlength=n_cells + 2)
+        starts = np.where(members > sum(_STEPS), -1, np.cumsum(members) - members)
+        padded = np.append(self._ordered, np.full(sum(_STEPS) + 1, np.inf))
+        return _Table(scale, shift, starts, padded)
 
 
-class _CellTable(NamedTuple):
-    """Equal cells; the first and the last one are for what lies beyond the others."""
-
+class _Table(NamedTuple):
     scale: float
     shift: float
-    lower: NDArray[np.intp]  # how many numbers lie in lower cells; -1 to search
+    starts: NDArray[np.intp]  # how many numbers lie in lower cells; -1 for full cells
+    padded: Scores
 
-    def cells(self, values: Scores) -> NDArray[np.intp]:
-        """Return the cell of each value; any for NaN.
 
-        Every operation keeps the order of the values, also where it rounds. So numbers in lower
-        cells are lower than the value, and numbers in higher cells are higher.
-        """
-        with np.errstate(over="ignore", invalid="ignore"):
-            places = values * self.scale
-            places += self.shift
-            return np.clip(places, 0, len(self.lower) - 1, out=places).astype(np.intp)
+def _places(values: Scores, scale: float, shift: float) -> Scores:
+    """Return the cell of each value, with a fraction; 0 for what lies below the first one.
+
+    Every operation keeps the order of the values, also where it rounds. So values in different
+    cells are in the order of their cells.
+    """
+    with np.errstate(over="ignore"):
+        places: Scores = values * scale
+        places += shift
+    return np.maximum(places, 0.0, out=places)
 
 
 # --- calibration by group ---
