@@ -262,10 +262,19 @@ class Threshold:
         from scipy.special import betaincinv
 
         tail = (1 - checked_share("confidence", confidence)) / 2
-        n, (below, tied) = self.n_samples, self.below_and_tied()
-        rank = self.rank if tied == 1 else below  # of the upper end
+        n, rank = self.n_samples, self.lowest_rank
         low = 1 - float(betaincinv(self.rank, n + 1 - self.rank, 1 - tail))
         return low, 1 - float(betaincinv(rank, n + 1 - rank, tail)) if rank else 1.0
+
+    @property
+    def lowest_rank(self) -> int:
+        """The lowest rank that the threshold may count as: below `rank` if scores are tied with it.
+
+        They are all kept. The share flagged has no exact distribution then, but it lies between
+        those of the two ranks.
+        """
+        below, tied = self.below_and_tied()
+        return self.rank if tied == 1 else below
 
     def below_and_tied(self) -> tuple[int, int]:
         """Return how many calibration scores lie below the threshold, and how many equal it."""

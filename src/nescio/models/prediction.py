@@ -14,6 +14,7 @@ from nescio._charts.results import Result, View, first_rows, joined
 from nescio._charts.svg import cut
 from nescio._validation import BoolArray, FloatArray, checked_share
 from nescio.detectors.verdicts import Assessment, Verdict
+from nescio.errors import counted
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
 
@@ -129,7 +130,7 @@ class Prediction(Result):
 
     def summary(self) -> str:
         """Return one line: how many samples there are, and how many are flagged."""
-        return f"{len(self):,} sample{'s' * (len(self) != 1)}, {len(self.flagged):,} flagged"
+        return f"{counted(len(self), 'sample')}, {len(self.flagged):,} flagged"
 
     def _view(self) -> View:
         view = self.assessment._view()

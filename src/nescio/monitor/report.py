@@ -10,6 +10,7 @@ import numpy as np
 
 from nescio._charts.results import View
 from nescio._charts.svg import BarRow, BarRows, Chart, Markup, Scale, percent, power_of_ten
+from nescio.errors import counted
 from nescio.monitor.windows import COVERAGE, LabelDrift, Window
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def view(monitor: Monitor) -> View:
 
 def headline(monitor: Monitor) -> str:
     """Return one sentence: whether something has changed, what, and since when."""
-    n_samples, inputs = monitor.n_samples, _plural(monitor.n_samples, "input")
+    n_samples, inputs = monitor.n_samples, counted(monitor.n_samples, "input")
     if not n_samples:
         return "No inputs yet."
     if monitor.change is not None:
@@ -66,7 +67,7 @@ def headline(monitor: Monitor) -> str:
             f"{n_samples:,}."
         )
     if monitor.label_drifts:
-        labels = _plural(len(monitor.label_drifts), "label fires", "labels fire")
+        labels = counted(len(monitor.label_drifts), "label fires", "labels fire")
         return (
             f"ALARM: {labels} more or less often than in the calibration data. No change of "
             "the scores was found."
@@ -97,7 +98,7 @@ def summary(monitor: Monitor) -> str:
         lines.append(f"  newest inputs, window incomplete, {_window(newest)}")
     if chart.n_outside:
         lines.append(
-            f"  {chart.n_outside:,} of {_plural(chart.n_windows, 'full window')} outside the "
+            f"  {chart.n_outside:,} of {counted(chart.n_windows, 'full window')} outside the "
             f"expected range"
         )
     lines += _labels(monitor)
@@ -124,7 +125,7 @@ def _labels(monitor: Monitor) -> list[str]:
         ]
     if not drifts:
         return ["Labels: they fire as often as in the calibration data."]
-    labels = _plural(len(drifts), "label fires", "labels fire")
+    labels = counted(len(drifts), "label fires", "labels fire")
     lines = [f"Labels: {labels} more or less often than in the calibration data."]
     for drift in _clearest(drifts):
         how = "more" if drift.rate > drift.calibration_rate else "less"
@@ -165,10 +166,6 @@ def _odds(exponent: float) -> str:
     if exponent >= 6:
         return f"about 10^{exponent:.0f}"
     return f"{10**exponent:,.2g}" if exponent < 1 else f"{10**exponent:,.0f}"
-
-
-def _plural(n: int, singular: str, plural: str | None = None) -> str:
-    return f"{n:,} {singular if n == 1 else plural or singular + 's'}"
 
 
 # --- figures --------------------------------------------------------------------------------------

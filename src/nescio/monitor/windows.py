@@ -39,10 +39,7 @@ class ChartSegment(NamedTuple):
     @classmethod
     def of(cls, threshold: Threshold) -> ChartSegment:
         """Return a segment without inputs for a threshold."""
-        rank, (below, tied) = threshold.rank, threshold.below_and_tied()
-        # Scores that tie with the threshold are not flagged. The share flagged has no exact
-        # distribution then, but it lies between those of two ranks.
-        return cls(0, rank if tied == 1 else below, rank, threshold.n_samples)
+        return cls(0, threshold.lowest_rank, threshold.rank, threshold.n_samples)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nescio.errors import DatasetError, ParameterError
+from nescio.errors import DatasetError, ParameterError, counted
 from nescio.lab.data.split import Split, find_damaged
 from nescio.models.images import content_hash
 
@@ -132,10 +132,6 @@ def check_protocol(
     return ProtocolReport(tuple(summaries), tuple(findings))
 
 
-def _counted(n: int, noun: str, plural: str = "") -> str:
-    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
-
-
 # --- labels -------------------------------------------------------------------------------------
 
 
@@ -146,7 +142,7 @@ def _label_sets(id_splits: Sequence[Split]) -> Iterator[Finding]:
         names, other_names = split.label_names or (), other.label_names or ()
         if difference := sorted(set(names) ^ set(other_names)):
             message = f"{split.title} and {other.title} differ in "
-            message += _counted(len(difference), "label")
+            message += counted(len(difference), "label")
             yield Finding("error", "label sets", message, tuple(difference))
         elif names != other_names:
             message = f"{split.title} and {other.title} have the same labels in a different order"
@@ -165,7 +161,7 @@ def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> I
                 same[f"{name} ~ {label}"] = name
             elif a and b and (set(a) <= set(b) or set(b) <= set(a) or a[-1] == b[-1]):
                 alike[f"{name} ~ {label}"] = name
-        has, may = (_counted(len(set(of.values())), "class", "classes") for of in (same, alike))
+        has, may = (counted(len(set(of.values())), "class", "classes") for of in (same, alike))
         if same:
             message = f"{split.title} has {has} of the in-distribution label set"
             yield Finding("error", "label overlap", message, tuple(same))
@@ -208,7 +204,7 @@ def _duplicates(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iter
                     shared[a, b].append(f"{first_in[a]} = {first_in[b]}")
     for (a, b), files in sorted(shared.items()):
         message = f"{splits[a].title} and {splits[b].title} have "
-        message += f"{_counted(len(files), 'image')} in common"
+        message += f"{counted(len(files), 'image')} in common"
         yield Finding("error", "duplicate images", message, tuple(files))
 
 
@@ -233,19 +229,19 @@ def _image_findings(split: Split, *, decode: bool) -> Iterator[Finding]:
     """Find damaged images, skipped files, images without labels and labels without images."""
     if decode and (bad := find_damaged(split)):
         reasons = tuple(image.reason.rstrip(".") for image in bad)
-        message = f"{split.title} has {_counted(len(bad), 'image')} that cannot be read"
+        message = f"{split.title} has {counted(len(bad), 'image')} that cannot be read"
         yield Finding("error", "damaged images", message, reasons)
     if split.skipped:
         examples = tuple(f"{bad.file}: {bad.reason}" for bad in split.skipped)
-        message = f"{split.title} was read without {_counted(len(examples), 'file')}"
+        message = f"{split.title} was read without {counted(len(examples), 'file')}"
         yield Finding("warning", "skipped files", message, examples)
     if split.labels is None or split.label_names is None:
         return
     files = tuple(split.files[index] for index in np.flatnonzero(~split.labels.any(axis=1)))
     if files:
-        message = f"{split.title} has {_counted(len(files), 'image')} without labels"
+        message = f"{split.title} has {counted(len(files), 'image')} without labels"
         yield Finding("warning", "images without labels", message, files)
     empty = tuple(split.label_names[index] for index in np.flatnonzero(~split.labels.any(axis=0)))
     if empty:
-        message = f"{split.title} has {_counted(len(empty), 'label')} without images"
+        message = f"{split.title} has {counted(len(empty), 'label')} without images"
         yield Finding("warning", "labels without images", message, empty)
