@@ -338,7 +338,9 @@ def _row(detector: Detector, outputs: Outputs, row: int | None, sample_id: str |
     if len(rows) > 1:
         raise InputError(f"{len(rows)} rows have the id {sample_id!r}. Pass --row instead.")
     if not len(rows):
-        raise InputError(f"there is no id {sample_id!r}.{nearest(sample_id, outputs.ids.tolist())}")
+        ids = outputs.ids.tolist()
+        hint = nearest(sample_id, ids) or f" The ids are {listed(ids, 3)}."
+        raise InputError(f"there is no id {sample_id!r}.{hint}")
     return int(rows[0])
 
 
