@@ -111,6 +111,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     equally long, and "features" as many as the columns of the first array in `scores_from`.
     """
 
+    usual_weight: ClassVar[float] = 1.0
+    """Its weight as a part of `Combined`, if no weights are passed."""
+
     accepts_masked: ClassVar[bool] = True
     """Whether a logit of -inf may mark a masked label."""
 

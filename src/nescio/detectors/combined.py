@@ -1,41 +1,30 @@
-"""Several detectors as one: their conformal p-values, combined by a rule."""
+"""Several detectors as one, by the weighted harmonic mean of their p-values; the default."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 from sklearn.base import clone
 
-from nescio._validation import Array, checked_choice
+from nescio._validation import Array
 from nescio.calibration import Scores
 from nescio.detectors.base import Decided, Detector
-from nescio.detectors.features import LinearProbe
+from nescio.detectors.features import LinearProbe, OutOfRange
 from nescio.detectors.inputs import Arrays, usable_rows
 from nescio.detectors.label_scores import JointEnergy, TopKJointEnergy
-from nescio.detectors.neighbours import LabelNeighbours, NearestNeighbours
+from nescio.detectors.neighbours import LabelNeighbours
 from nescio.detectors.registry import as_detector
 from nescio.errors import DefaultDetectorWarning, ParameterError, TiedScoresWarning, warn
 from nescio.explain import PartsExplanation
 from nescio.outputs import Outputs
 
-_SUMS: dict[str, Callable[[Scores], Scores]] = {
-    "fisher": np.log,
-    "stouffer": ndtri,
-    "cauchy": lambda p: -np.cos(np.pi * p) / np.sin(np.pi * p),
-    "harmonic": lambda p: -1 / p,
-}
-"""The rules that sum a function of the p-values. It grows with p, as a score has to."""
-
-RULES = (*_SUMS, "bonferroni")
-
-_DEFAULT_KINDS = (JointEnergy, LabelNeighbours, LinearProbe)
-"""How they were chosen, with the rule: docs/explanation/the-default.md."""
+_DEFAULT_KINDS = (JointEnergy, LabelNeighbours, LinearProbe, OutOfRange)
+"""How they were chosen, with their weights: docs/explanation/the-default.md."""
 
 DEFAULT_PARTS = tuple(kind.name for kind in _DEFAULT_KINDS)
 
@@ -55,26 +44,17 @@ MIN_HELD_OUT = 400  # half of them make the p-values of the parts: a step of hal
 
 @dataclass(eq=False, repr=False)
 class Combined(Detector):
-    """The conformal p-values of several detectors, combined by a rule.
+    """The weighted harmonic mean of the conformal p-values of several detectors.
 
     Scores of different detectors cannot be added, but their p-values have the same meaning: how
     often an in-distribution sample scores as low or lower. A part's p-values come from its scores
-    of a random half of the held-out data. The rule makes one score of them, and only the other half
-    of the held-out data calibrates it. So the verdict keeps the share `tpr` for every rule, however
-    the parts depend on each other.
+    of a random half of the held-out data. The score is minus the sum of weight / p, with weights
+    that sum to 1: minus 1 over their harmonic mean. Only the other half of the held-out data
+    calibrates it. So the verdict keeps the share `tpr`, however the parts depend on each other.
 
-    | rule | score, with weights w that sum to 1 | as a p-value |
-    |---|---|---|
-    | fisher | sum of w log(p) | exact for independent parts and equal weights only |
-    | stouffer | sum of w z(p), divided by the length of w | exact for independent parts only |
-    | cauchy | minus the sum of w cot(pi p) | approximate, for small values, under any dependence |
-    | harmonic | minus the sum of w / p | under any dependence if multiplied by e log(n_parts) |
-    | bonferroni | smallest log(p / w) | valid under any dependence |
-
-    z is the quantile of the normal distribution. The third column says when a p-value that is
-    computed from the formula would be valid. It is not needed here: the p-value of the combined
-    score comes from the half of the data that calibrates it. (The factor of the harmonic mean is
-    that of Vovk & Wang, Biometrika 2020.)
+    One small p-value is enough for a low score, and a part that finds nothing strange cannot
+    outvote it. A part with a small weight, a guard, decides only where its p-value is far below
+    what the other parts need: it costs little power elsewhere.
 
     The parts' p-values are a continuous form of the conformal (1 + number of reference scores <=
     score) / (n + 1), see `continuous_p_values`. With the latter, all samples that score lower than
@@ -85,13 +65,8 @@ class Combined(Detector):
     detectors : list or tuple
         The parts: detectors, or their names, with parameters if needed ("top_k_joint_energy(k=5)").
     weights : list or tuple of float
-        One positive number per part; equal weights if empty.
-    rule : {"fisher", "stouffer", "cauchy", "harmonic", "bonferroni"}
-        How the p-values are combined. Fisher's and Stouffer's rules add up what each part says;
-        the others follow the part with the smallest p-value. The harmonic mean does so without
-        silencing the others, and a part that sees nothing strange cannot outweigh one that does.
-        Under Cauchy's and Stouffer's rules, a part whose p-value is close to 1 can outweigh the
-        alarm of another, because their terms have no upper bound.
+        One positive number per part. If empty, each part has its usual weight: 1, and for the guard
+        `out_of_range` 0.05, or 0.02 if it reads logits.
 
     Attributes
     ----------
@@ -107,14 +82,13 @@ class Combined(Detector):
     """
 
     name = "combined"
-    paper = "Fisher, 1932; Stouffer et al., 1949; Liu & Xie, JASA 2020; Wilson, PNAS 2019"
+    paper = "Wilson, PNAS 2019 (harmonic mean of p-values)"
     learned = ("detectors_",)
 
     detectors_: list[Detector] = field(init=False)
 
     detectors: Sequence[Any] = DEFAULT_PARTS
     weights: Sequence[float] = ()
-    rule: str = "harmonic"
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -141,7 +115,6 @@ class Combined(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        checked_choice("rule", self.rule, RULES)
         for part in self._unfitted_parts():
             part._check_params()
         weights = self.weights
@@ -152,7 +125,7 @@ class Combined(Detector):
         if not positive or len(weights) not in (0, len(self.detectors)):
             raise ParameterError(
                 f"weights must be a list of {len(self.detectors)} positive numbers, one per part, "
-                f"or empty for equal weights, got {weights!r}."
+                f"or empty for the usual weights, got {weights!r}."
             )
 
     def _unfitted_parts(self) -> list[Detector]:
@@ -208,8 +181,7 @@ class Combined(Detector):
 
     def _score(self, arrays: Arrays) -> Array:
         part_scores = np.stack([part.score_samples(arrays) for part in self.detectors_], axis=1)
-        terms = self._terms(self._p_values(part_scores))
-        scores: Array = terms.min(1) if self.rule == "bonferroni" else terms.sum(1)
+        scores: Array = self._terms(self._p_values(part_scores)).sum(1)
         return scores
 
     def _p_values(self, scores: Scores) -> Scores:
@@ -224,17 +196,15 @@ class Combined(Detector):
         )
 
     def _terms(self, p_values: Scores) -> Scores:
-        """Return each part's term: the score is their sum or, for bonferroni, the smallest."""
-        weights = self.normalised_weights()
+        """Return each part's term; their sum is the score."""
         with np.errstate(divide="ignore"):  # a score of -inf has the p-value 0 and the term -inf
-            if self.rule == "bonferroni":
-                return np.log(p_values) - np.log(weights)
-            return weights * _SUMS[self.rule](p_values)
+            return -self.normalised_weights() / p_values
 
     def normalised_weights(self) -> Scores:
-        """Return the weights with a sum of 1, or of length 1 for Stouffer's rule."""
-        weights = np.array(self.weights or [1.0] * len(self.detectors), dtype=np.float64)
-        return weights / (np.linalg.norm(weights) if self.rule == "stouffer" else weights.sum())
+        """Return the weights with a sum of 1."""
+        usual = [part.usual_weight for part in self._unfitted_parts()]
+        weights = np.array(self.weights or usual, dtype=np.float64)
+        return weights / weights.sum()
 
     # --- explaining ---
 
@@ -273,11 +243,8 @@ class Combined(Detector):
         )
 
     def _shares(self, terms: Scores) -> Scores:
-        """Return each part's share of the evidence: of the terms below 0, or of the smallest."""
-        if self.rule == "bonferroni":
-            against = (terms == terms.min(1, keepdims=True)).astype(np.float64)
-        else:
-            against = np.maximum(-terms, 0.0)
+        """Return each part's share of the evidence, which is the sum of the terms."""
+        against = -terms
         endless = np.isinf(against)
         against = np.where(endless.any(1, keepdims=True), endless, against)  # (n_samples, n_parts)
         total = against.sum(1, keepdims=True)
@@ -357,17 +324,18 @@ def default_detector(
     train: Outputs | None = None,
     held_out: Outputs | None = None,
     *,
-    of_table: bool = False,
     has_learned: bool = False,
     hint: str = "",
     tpr: float = 0.95,
     nonfinite: str = "raise",
 ) -> Default:
-    """Return the combination of logits and features if it can be learned.
+    """Return the best detector that the data allows, not fitted yet, and why.
 
-    Otherwise it is the joint energy of the 20 largest labels, which needs nothing but logits, with
-    a warning if there is training data that could not be used. For the columns of a table, it is
-    the distance to training samples. The documentation says why: docs/explanation/the-default.md.
+    With training outputs that have features and labels, it is the combination of joint energy,
+    `label_neighbours`, `linear_probe` and the guard `out_of_range`. Otherwise it is joint energy
+    with the guard, on features if there are any, or else on logits; with a warning if there is
+    training data that could not be used. With few held-out samples it is joint energy alone. The
+    documentation says why: docs/explanation/the-default.md.
 
     Parameters
     ----------
@@ -375,26 +343,20 @@ def default_detector(
         The training outputs, which the combination learns from.
     held_out : Outputs, optional
         The data to calibrate on, if it is already there.
-    of_table : bool
-        Whether the features are the columns of a table, instead of a layer of a network.
     has_learned : bool
         Whether a combination has learned already, from training outputs that are not passed again.
     hint : str
-        What to do if it is not the combination, as a sentence.
+        What to do if the training data cannot be used, as a sentence.
     tpr, nonfinite
         As for every detector.
 
     Examples
     --------
-    >>> default_detector().detector
-    JointEnergy()
+    >>> default_detector(held_out=Outputs(np.zeros((500, 3)))).detector
+    Combined(detectors=[JointEnergy(), OutOfRange(layer='logits')])
     """
-    if of_table:
-        return Default(
-            NearestNeighbours(tpr=tpr, nonfinite=nonfinite),
-            "Chosen: knn, the distance to training samples in the columns of the table.",
-        )
-    combined = Combined(tpr=tpr, nonfinite=nonfinite)
+    options: Any = {"tpr": tpr, "nonfinite": nonfinite}
+    combined = Combined(**options)
     lacking = _lacking(combined, train, held_out)
     # Training outputs are needed before enough held-out samples are.
     needs_training = "" if has_learned else lacking
@@ -402,24 +364,30 @@ def default_detector(
     if not obstacle:
         return Default(
             combined,
-            "Chosen: joint energy, the similarity to training samples with the same labels, and a "
-            "linear probe of the features, combined.",
+            "Chosen: joint energy, the similarity to training samples with the same labels, a "
+            "linear probe of the features, and the ranges of the features, combined.",
         )
-    logits = held_out or train
-    many = logits is not None and logits.n_labels > MOST_LABELS
-    alone: Detector = (
-        TopKJointEnergy(MOST_LABELS, tpr=tpr, nonfinite=nonfinite)
-        if many
-        else JointEnergy(tpr=tpr, nonfinite=nonfinite)
-    )
-    which = f" of the {MOST_LABELS} largest labels" if many else ""
+    outputs = held_out or train
+    many = outputs is not None and outputs.n_labels > MOST_LABELS
+    energy = TopKJointEnergy(MOST_LABELS, **options) if many else JointEnergy(**options)
+    chosen: Detector = energy
+    reads = f"joint energy{f' of the {MOST_LABELS} largest labels' if many else ''}"
+    if outputs is not None and not _too_few(held_out):
+        layer = "logits" if outputs.features is None else "features"
+        chosen = Combined([energy, OutOfRange(layer)], **options)
+        reads += f", and the ranges of the {layer}"
     reason = (
-        f"Chosen: joint energy{which}, which reads the logits alone. A combination with features "
-        f"separates better, but {obstacle}." + (hint and f" {hint}")
+        f"Chosen: {reads}. A combination with training data separates better, but {obstacle}."
+        + (hint and f" {hint}")
     )
     if has_learned or train is not None:  # whoever passes training data expects that it is used
         warn(reason, DefaultDetectorWarning)
-    return Default(alone, reason)
+    return Default(chosen, reason)
+
+
+def _too_few(held_out: Outputs | None) -> bool:
+    """Return whether there are too few samples to take half of them for p-values."""
+    return held_out is not None and len(held_out) < MIN_HELD_OUT
 
 
 def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
@@ -438,7 +406,7 @@ def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None
 
 def _obstacle(train: Outputs | None, held_out: Outputs | None) -> str:
     """Return why the combination should not learn from this data; empty if it may."""
-    if held_out is not None and len(held_out) < MIN_HELD_OUT:
+    if held_out is not None and _too_few(held_out):
         return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
     if train is None or train.features is None or train.labels is None:
         return ""

@@ -1,10 +1,10 @@
-"""Detectors of features: their base class, row-wise arithmetic, the linear probe and ViM."""
+"""Detectors of features: base class, row-wise arithmetic, linear probe, out of range, ViM."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ _PRODUCT_ROWS = 24
 # 2 ** -48 in directions that have none. Whether the values were stored as float32 or as float64
 # must not decide which directions count.
 SMALLEST_VARIANCE = 2.0**-46
-_NO_LAYERS = ("logits", "labels", "head")
+SMALLEST_LENGTH = 1e-6  # in ranges; the logarithm of a row that equals the mean is finite
 _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
 _ROWS = 4_096  # a mean error over this number of samples tells penalties apart
 
@@ -54,11 +54,16 @@ class FeatureDetector(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        if not isinstance(self.layer, str) or not self.layer or self.layer in _NO_LAYERS:
-            raise ParameterError(
-                "layer must be 'features' or the name of another array of features in "
-                f"Outputs.arrays, got {self.layer!r}."
-            )
+        check_layer(self.layer, "logits", "labels", "head")
+
+
+def check_layer(layer: Any, *excluded: str) -> None:
+    """Raise unless this can be the name of an array of features."""
+    if not isinstance(layer, str) or not layer or layer in excluded:
+        raise ParameterError(
+            "layer must be 'features' or the name of another array of features in "
+            f"Outputs.arrays, got {layer!r}."
+        )
 
 
 def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
@@ -260,6 +265,120 @@ def _left_out_errors(
         unseen = residuals / np.maximum(1 - leverage, 1e-6)[:, None]
         errors.append(float(np.mean(unseen**2)))
     return errors
+
+
+@dataclass(eq=False, repr=False)
+class OutOfRange(Detector):
+    """How far the values lie outside of their usual ranges, and how unusual their length is.
+
+    For each column it is the distance to the range of the held-out values, in units of that range,
+    as a root mean square over the columns. To it comes, as one more column with the weight of all
+    others together, the logarithm of the row's length: of its distance to the mean, in units of
+    the ranges. So inputs on another scale are found, and rows that are too close to the mean.
+
+    Almost all in-distribution samples score near 0, so that it is a guard, not a detector to use
+    alone: in `combined` it has a small weight, and decides only where the others see nothing and it
+    sees a gross fault. Masked logits (-inf) count as usual.
+
+    Parameters
+    ----------
+    layer : str
+        The array to read: "features", "logits", or a name in `Outputs.arrays`.
+
+    Attributes
+    ----------
+    low_, high_ : array of shape (n_columns,)
+        The smallest and the largest held-out value of each column.
+    mean_ : array of shape (n_columns,)
+        Their mean.
+    scale_ : array of shape (n_columns,)
+        The range, high - low; for a column that is constant, the median range of the others.
+    lengths_ : array of shape (2,)
+        The smallest and the largest logarithm of a held-out row's length.
+
+    Examples
+    --------
+    >>> held_out = np.random.default_rng(0).normal(5, 1, (400, 8))
+    >>> guard = OutOfRange().calibrate(held_out, tpr=0.99)
+    >>> guard.predict([[5.0, 4, 6, 5, 4, 6, 5, 7], [50.0, 40, 60, 50, 40, 60, 50, 70], [5.0] * 8])
+    array([ 1, -1, -1])
+    """
+
+    name = "out_of_range"
+    paper = "nescio"
+    learned = {
+        "low_": "float features",
+        "high_": "float features",
+        "mean_": "float features",
+        "scale_": "float features",
+        "lengths_": "float ends",
+    }
+
+    layer: str = "features"
+
+    @property
+    def usual_weight(self) -> float:  # type: ignore[override]  # it depends on the layer
+        """Small, as that of a guard. Chosen in docs/explanation/the-default.md."""
+        return 0.02 if self.layer == "logits" else 0.05
+
+    @property
+    def scores_from(self) -> tuple[str, ...]:
+        """The layer."""
+        return (self.layer,)
+
+    learns_from_held_out = scores_from
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        check_layer(self.layer, "labels", "head")
+
+    def _learn_held_out(self, arrays: Arrays) -> None:
+        rows = arrays[self.layer].astype(np.float64)
+        masked = np.isneginf(rows)
+        never_seen = masked.all(0)
+        rows[:, never_seen] = 0.0
+        self.high_ = rows.max(0)
+        self.low_ = np.where(np.isneginf(rows), self.high_, rows).min(0)
+        self.mean_ = np.where(masked, 0.0, rows).sum(0) / np.maximum((~masked).sum(0), 1)
+        ranges = self.high_ - self.low_
+        typical = np.median(ranges[ranges > 0]) if (ranges > 0).any() else 1.0
+        self.scale_ = np.where(ranges > 0, ranges, typical)
+        self.scale_[never_seen] = np.finfo(np.float64).max  # whatever the logit is, it is usual
+        lengths = _log_lengths(self._moved(rows))
+        self.lengths_ = np.array([lengths.min(), lengths.max() + SMALLEST_LENGTH])
+
+    def _score(self, arrays: Arrays) -> Array:
+        scores = np.empty(len(arrays))
+        low, high = self.lengths_
+        for block in row_blocks(len(scores), len(self.scale_)):
+            with np.errstate(over="ignore"):  # values that are far too large score -inf
+                moved = self._moved(arrays[self.layer][block])
+                lengths = _log_lengths(moved)
+                moved -= np.clip(moved, *self._moved(np.stack([self.low_, self.high_])))
+                squares = np.einsum("ij,ij->i", moved, moved) / moved.shape[1]
+                beyond = (lengths - np.clip(lengths, low, high)) / (high - low)
+                scores[block] = -np.sqrt(squares + beyond * beyond)
+        return scores
+
+    def _moved(self, rows: FloatArray) -> Matrix:
+        """Return the distance of each value to the mean, in ranges; 0 for masked logits."""
+        moved = (rows - self.mean_) / self.scale_
+        if np.isneginf(moved.min()):
+            moved[np.isneginf(rows)] = 0.0
+        return moved
+
+    def _check_learned(self) -> None:
+        if not (
+            (self.scale_ > 0).all()
+            and len(self.lengths_) == 2
+            and self.lengths_[0] < self.lengths_[1]
+        ):
+            raise ValueError("its ranges are not positive")
+
+
+def _log_lengths(moved: Matrix) -> Matrix:
+    lengths = np.sqrt(np.einsum("ij,ij->i", moved, moved) / moved.shape[1])
+    return np.log(lengths + SMALLEST_LENGTH)
 
 
 @dataclass(eq=False, repr=False)

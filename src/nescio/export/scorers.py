@@ -20,6 +20,7 @@ from nescio.calibration import Scores
 from nescio.detectors import Arrays, Detector
 from nescio.detectors.base import require_calibration
 from nescio.detectors.combined import Combined, reference_limits, reference_scores, tail_scale
+from nescio.detectors.features import SMALLEST_LENGTH
 from nescio.errors import ExportError
 
 _LARGEST_BANK = 256 * 2**20  # bytes
@@ -43,12 +44,6 @@ _NOT_TRACEABLE = (
     "its _score takes NumPy arrays. If it uses only nescio.scores and operators that torch tensors "
     "have too, set traceable = True in its class."
 )
-_RULES: dict[str, Callable[[Tensor], Tensor]] = {
-    "fisher": torch.log,
-    "cauchy": lambda p: -torch.cos(math.pi * p) / torch.sin(math.pi * p),
-    "harmonic": lambda p: -1 / p,
-    "bonferroni": torch.log,
-}
 
 
 class Score(nn.Module):
@@ -154,6 +149,19 @@ def _linear_probe(detector: Any, arrays: Arrays) -> Tensor:
     return (positive * positive).sum(1) + outputs.amax(1).clamp(max=0.0)
 
 
+def _out_of_range(detector: Any, arrays: Arrays) -> Tensor:
+    def moved_of(rows: Tensor) -> Tensor:
+        return (rows - detector.mean_) / detector.scale_
+
+    rows = arrays[detector.layer].double()
+    moved = torch.where(torch.isneginf(rows), 0.0, moved_of(rows))
+    lengths = ((moved * moved).mean(1).sqrt() + SMALLEST_LENGTH).log()
+    low, high = detector.lengths_
+    beyond = (lengths - lengths.clamp(low, high)) / (high - low)
+    outside = moved - moved.clamp(moved_of(detector.low_), moved_of(detector.high_))
+    return -((outside * outside).mean(1) + beyond * beyond).sqrt()
+
+
 def _vim(detector: Any, arrays: Arrays) -> Tensor:
     left = _affine(arrays[detector.layer], detector.center_, detector.outside_)
     energies: Tensor = scores.joint_energy(arrays.logits)
@@ -197,19 +205,12 @@ class CombinedScore(nn.Module):
     def __init__(self, detector: Combined) -> None:
         super().__init__()
         require_calibration(detector)
-        if detector.rule not in _RULES:
-            raise ExportError(
-                f"combined cannot be exported with rule={detector.rule}: it needs the quantiles of "
-                "the normal distribution, which a graph does not have. Choose another rule, such "
-                "as fisher."
-            )
         try:
             self.scorers = nn.ModuleList(map(scorer_of, detector.detectors_))
         except ExportError as error:
             raise ExportError(
                 f"combined cannot be exported with one of its parts: {error}"
             ) from error
-        self.rule = detector.rule
         references = [reference_scores(part) for part in detector.detectors_]
         limits = [reference_limits(part) for part in detector.detectors_]
         table, starts, self.n_steps = search_table(references)
@@ -225,11 +226,8 @@ class CombinedScore(nn.Module):
         columns = [
             self._p_values(part, score(arrays).double()) for part, score in enumerate(self.scorers)
         ]
-        terms = _RULES[self.rule](torch.stack(columns, 1))  # (n_samples, n_parts)
-        weights = self.get_buffer("weights")
-        if self.rule == "bonferroni":
-            return (terms - weights.log()).amin(1)
-        return (weights * terms).sum(1)
+        p_values = torch.stack(columns, 1)  # (n_samples, n_parts)
+        return -(self.get_buffer("weights") / p_values).sum(1)
 
     def _p_values(self, part: int, scores: Tensor) -> Tensor:
         """Return the p-values of a part's scores, as `continuous_p_values` does."""
@@ -285,6 +283,7 @@ SCORES: dict[str, Callable[[Any, Arrays], Tensor]] = {
     "knn": _nearest_neighbours,
     "label_neighbours": _label_neighbours,
     "linear_probe": _linear_probe,
+    "out_of_range": _out_of_range,
     "nnguide": _nnguide,
     "vim": _vim,
 }
