@@ -44,6 +44,9 @@ from nescio.outputs import Outputs
 
 DETECTORS = (
     *("joint_energy", "top_k_joint_energy(k=20)", "max_logit", "knn", "combined"),
+    "combined(detectors=[joint_energy, label_neighbours, linear_probe])",
+    "combined(detectors=[top_k_joint_energy(k=20), out_of_range])",
+    "combined(detectors=[top_k_joint_energy(k=20), out_of_range(layer=logits)])",
     *("label_neighbours", "linear_probe"),
     *("relative_mahalanobis", "nnguide", "mahalanobis(normalise=true)", "vim"),
 )

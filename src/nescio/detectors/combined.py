@@ -39,7 +39,7 @@ MOST_LABELS = 20
 MOST_FEATURES = 4_096
 """With more, such as the words of a vocabulary, learning takes minutes and much memory."""
 
-MIN_HELD_OUT = 400  # half of them make the p-values of the parts: a step of half a per cent
+MIN_HELD_OUT = 120  # with half of them, joint energy already separates as well as with all
 
 
 @dataclass(eq=False, repr=False)

@@ -341,25 +341,36 @@ class Wrapped:
             outputs = self.outputs(train, labels=labels, batch_size=batch_size)
             own = copy.deepcopy(self.detector)
             return Wrapped(self.runner, own.fit(outputs, from_probs=False))
-        ready, hint = self._with_features(), ""
-        is_table = ready.runner.kind == "sklearn" and not isinstance(train, Iterator)
+        ready, outputs, hint = self._outputs_with_features(train, labels, batch_size)
+        detector, reason = default_detector(outputs, hint=hint)
+        return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
+
+    def _outputs_with_features(
+        self, inputs: Any, labels: Any, batch_size: int
+    ) -> tuple[Wrapped, Outputs, str]:
+        """Return the outputs with the features that the default reads, if the model has them.
+
+        Also the model that gives them, and what to do if the features cannot be used.
+        """
+        ready = self._with_features()
+        is_table = ready.runner.kind == "sklearn" and not isinstance(inputs, Iterator)
         try:
-            outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
-            features = outputs.features if is_table else None
-            usable = features is None or not np.isnan(features).any()
+            outputs = ready.outputs(inputs, labels=labels, batch_size=batch_size)
+            if not is_table or outputs.features is None or not np.isnan(outputs.features).any():
+                return ready, outputs, ""
         except MissingInputError:
             if not is_table:
                 raise
-            usable = False
-        if not usable:  # words or missing values, which the model takes, but no detector
-            ready = self
-            outputs = self.outputs(train, labels=labels, batch_size=batch_size)
-            hint = (
+        # Words or missing values, which the model takes, but no detector.
+        outputs = self.outputs(inputs, labels=labels, batch_size=batch_size)
+        return (
+            self,
+            outputs,
+            (
                 "The inputs have words or missing values: pass "
                 "features=nescio.TableFeatures().fit(train)."
-            )
-        detector, reason = default_detector(outputs, hint=hint)
-        return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
+            ),
+        )
 
     def calibrate(
         self,
@@ -382,15 +393,21 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
-        outputs = self.outputs(held_out, batch_size=batch_size)
-        detector, reason = copy.deepcopy(self.detector), self.reason
+        model, detector, reason, hint = self, copy.deepcopy(self.detector), self.reason, ""
+        if detector is None:
+            model, outputs, hint = self._outputs_with_features(held_out, None, batch_size)
+        else:
+            outputs = self.outputs(held_out, batch_size=batch_size)
         # `fit` did not know how many held-out samples there would be.
         too_few = reason and isinstance(detector, Combined) and len(outputs) < MIN_HELD_OUT
         if detector is None or too_few:
-            detector, reason = default_detector(held_out=outputs, has_learned=bool(too_few))
+            has_learned = bool(detector and detector.learns_from)
+            detector, reason = default_detector(
+                held_out=outputs, has_learned=has_learned, hint=hint
+            )
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
-        return Wrapped(self.runner, detector, reason)
+        return Wrapped(model.runner, detector, reason)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the detector as one file; the model is not saved."""
