@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         NearestNeighbours as NearestNeighbours,
         NNGuide as NNGuide,
         NotCalibratedError as NotCalibratedError,
+        OutOfRange as OutOfRange,
         PerturbedMahalanobis as PerturbedMahalanobis,
         ReAct as ReAct,
         RelativeMahalanobis as RelativeMahalanobis,

@@ -1,4 +1,4 @@
-"""Several detectors as one: p-values, rules, what is promised, and the default."""
+"""Several detectors as one: p-values, weights, what is promised, and the default."""
 
 from dataclasses import replace
 
@@ -16,7 +16,6 @@ from nescio.checks import check_detector, make_outputs
 from nescio.detectors import DETECTORS, build_detector, saving
 from nescio.detectors.combined import (
     MIN_HELD_OUT,
-    RULES,
     continuous_p_values,
     default_detector,
     reference_scores,
@@ -84,55 +83,47 @@ def test_infinite_scores_of_a_part():
     np.testing.assert_array_equal(result, [0.0, 0.9, np.nan])
 
 
-# --- rules ------------------------------------------------------------------------------------
-
-
-def plain_score(rule, p, w):
-    """The score of one sample, from scipy where it has the rule."""
-    w = np.asarray(w) / np.sum(w)
-    if rule == "stouffer":
-        return -stats.combine_pvalues(p, "stouffer", weights=w).statistic
-    if rule == "fisher":
-        return sum(wi * np.log(pi) for wi, pi in zip(w, p, strict=True))
-    if rule == "cauchy":
-        return -sum(wi * np.tan((0.5 - pi) * np.pi) for wi, pi in zip(w, p, strict=True))
-    if rule == "harmonic":
-        return -1 / stats.hmean(p, weights=w)
-    return np.log(min(pi / wi for wi, pi in zip(w, p, strict=True)))
+# --- the score --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weights", [(), (1, 3)])
-@pytest.mark.parametrize("rule", RULES)
-def test_rules_are_the_plain_formulas(rule, weights, logits):
-    detector = ns.Combined(LOGIT_PARTS, weights, rule).calibrate(logits)
+def test_the_score_is_minus_1_over_the_harmonic_mean(weights, logits):
+    detector = ns.Combined(LOGIT_PARTS, weights).calibrate(logits)
     new = np.concatenate([logits[:50], logits[:10] - 9])
-    expected = [plain_score(rule, p, weights or (1, 1)) for p in part_p_values(detector, new)]
+    p_values = part_p_values(detector, new)
+    expected = -1 / stats.hmean(p_values, axis=1, weights=np.tile(weights or (1, 1), (60, 1)))
     np.testing.assert_allclose(detector.score_samples(new), expected, rtol=1e-9)
+
+
+def test_a_guard_has_a_small_weight_unless_weights_are_passed():
+    parts = ["joint_energy", "out_of_range(layer=logits)", "out_of_range"]
+    expected = np.array([1, 0.02, 0.05]) / 1.07
+    np.testing.assert_allclose(ns.Combined(parts).normalised_weights(), expected)
+    np.testing.assert_allclose(
+        ns.Combined(parts, [2, 1, 1]).normalised_weights(), [0.5, 0.25, 0.25]
+    )
 
 
 # --- what is promised -------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES)
-def test_the_promised_share_is_kept_though_the_parts_are_dependent(rule):
+@pytest.mark.parametrize(
+    "parts", [["sum_logit", "max_logit"], ["max_logit", "out_of_range(layer=logits)"]]
+)
+def test_the_promised_share_is_kept_though_the_parts_are_dependent(parts):
     """Over many calibrations on few samples, new samples are kept as often as promised."""
-    kept, read_off = [], []
+    kept = []
     seeds, n_rest = 150, 20
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         logits = rng.normal(0, 2, (240, 3))
-        detector = ns.Combined(["sum_logit", "max_logit"], [1, 2], rule)
+        detector = ns.Combined(parts, [1, 2])
         detector.calibrate(logits[: 2 * n_rest], tpr=0.9)
         kept.append((detector.predict(logits[2 * n_rest :]) == 1).mean())
-        if rule == "fisher":
-            p_values = part_p_values(detector, logits[2 * n_rest :])
-            read_off.append((stats.chi2.sf(-2 * np.log(p_values).sum(1), 4) > 0.1).mean())
     promised = 1 - 2 / (n_rest + 1)  # at least 0.9; the rank of the threshold is 2
     error = np.std(kept) / np.sqrt(seeds)
     assert abs(np.mean(kept) - promised) < 4 * error
-    if rule == "fisher":  # what the formula gives for dependent parts
-        assert np.mean(read_off) < 0.9 - 4 * error
 
 
 @pytest.mark.slow
@@ -211,7 +202,7 @@ def test_masked_labels_count_if_every_part_accepts_them(logits):
     ns.Combined(LOGIT_PARTS).calibrate(logits)
     assert not ns.Combined(["joint_energy", "lof"]).accepts_masked
     rows = np.full((1, 6), -np.inf)  # without any label, there is no largest logit
-    detector = ns.Combined(["joint_energy", "max_logit"], rule="cauchy").calibrate(logits)
+    detector = ns.Combined(["joint_energy", "max_logit"]).calibrate(logits)
     assert np.isneginf(detector.score_samples(rows))
     assert detector.predict(rows) == -1
 
@@ -235,9 +226,8 @@ def test_warnings_come_once(logits):
         ({"detectors": [3]}, "expected a detector"),
         ({"detectors": ["top_k_logit(k=0)"]}, "k must be"),
         ({"detectors": ["fixtures.own_detectors:Neighbours"]}, "register the class"),
-        ({"rule": "pearson"}, "rule must be"),
         ({"weights": [1]}, "weights must be a list of 2 positive numbers"),
-        ({"weights": [1, 0]}, r"one per part, or empty for equal weights, got \[1, 0\]"),
+        ({"weights": [1, 0]}, r"one per part, or empty for the usual weights, got \[1, 0\]"),
         ({"weights": [1, float("nan")]}, "weights must be"),
         ({"weights": [True, "a"]}, "weights must be"),
         ({"weights": np.ones(2)}, "weights must be a list"),
@@ -252,9 +242,9 @@ def test_wrong_parameters(parameters, message, logits):
 # --- common checks, files and names -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_every_rule_passes_the_common_checks(rule):
-    check_detector(ns.Combined([ns.Mahalanobis(), "joint_energy"], [1, 2], rule))
+def test_other_parts_pass_the_common_checks():
+    check_detector(ns.Combined([ns.Mahalanobis(), "joint_energy"], [1, 2]))
+    check_detector(ns.Combined(["joint_energy", "out_of_range(layer=logits)"]))
 
 
 def damaged(detector, path, monkeypatch, change):
@@ -297,15 +287,15 @@ def test_a_file_is_checked_and_chooses_no_code(change, message, combined, tmp_pa
 def test_it_is_written_as_it_is_read():
     text = (
         "combined(detectors=[joint_energy, top_k_joint_energy(k=5), "
-        "combined(detectors=[max_logit, msp], rule=cauchy, weights=[])], "
-        "rule=stouffer, weights=[2, 1, 0.5])"
+        "combined(detectors=[max_logit, msp], weights=[])], "
+        "weights=[2, 1, 0.5])"
     )
     detector = build_detector(text)
     assert detector.detectors[1] == "top_k_joint_energy(k=5)"
     assert detector.weights == (2, 1, 0.5)
     assert detector.text() == text
-    objects = ns.Combined([ns.JointEnergy(), ns.TopKLogit(k=np.int64(7))], rule="harmonic")
-    assert objects.text() == ("combined(detectors=[joint_energy, top_k_logit(k=7)], rule=harmonic)")
+    objects = ns.Combined([ns.JointEnergy(), ns.TopKLogit(k=np.int64(7))])
+    assert objects.text() == "combined(detectors=[joint_energy, top_k_logit(k=7)])"
     again = build_detector(objects.text())
     assert again.text() == objects.text()
 
@@ -374,32 +364,41 @@ def test_features_and_labels_make_a_combination_that_can_be_used():
             outputs(500, features=np.ones((500, 4097))),
             "there are 4,097 features",
         ),
-        (outputs(300), outputs(MIN_HELD_OUT - 1), "needs 400 held-out samples, and there are 399"),
+        (outputs(300), outputs(MIN_HELD_OUT - 1), "needs 120 held-out samples, and there are 119"),
     ],
 )
 def test_training_data_that_cannot_be_used_is_warned_of(train, held_out, why):
     with pytest.warns(DefaultDetectorWarning, match=why):
         detector, reason = default_detector(train, held_out)
-    assert detector.name == "joint_energy"
+    enough = len(held_out) >= MIN_HELD_OUT
+    assert detector.name == ("combined" if enough else "joint_energy")
+    assert not detector.learns_from
     assert why in reason
 
 
-def test_without_training_data_it_is_joint_energy_and_no_warning():
-    detector, reason = default_detector(None, outputs(500), nonfinite="out")
-    assert (detector.name, detector.nonfinite) == ("joint_energy", "out")
+@pytest.mark.parametrize(
+    ("held_out", "layer"), [(outputs(500), "features"), (outputs(500, features=None), "logits")]
+)
+def test_without_training_data_it_is_joint_energy_with_a_guard(held_out, layer):
+    detector, reason = default_detector(None, held_out, nonfinite="out")
+    energy, guard = detector.detectors
+    assert (energy.name, guard.name, guard.layer) == ("joint_energy", "out_of_range", layer)
+    assert detector.nonfinite == "out"
     assert "it needs training outputs" in reason
-
-
-def test_columns_of_a_table_are_compared_with_training_samples():
-    detector, reason = default_detector(of_table=True, tpr=0.9)
-    assert (detector.name, detector.tpr) == ("knn", 0.9)
-    assert "columns of the table" in reason
+    detector.calibrate(held_out)
+    scaled = replace(outputs(200, 1), logits=10 * outputs(200, 1).logits)
+    scaled = replace(scaled, features=10 * scaled.features)
+    assert (ns.JointEnergy().calibrate(held_out).predict(scaled) == 1).mean() > 0.9
+    assert (detector.predict(scaled) == -1).mean() > 0.95
 
 
 @pytest.mark.parametrize(("n_labels", "name"), [(20, "joint_energy"), (21, "top_k_joint_energy")])
-def test_of_many_labels_the_largest_count(n_labels, name):
-    held_out = Outputs(np.random.default_rng(0).normal(-2, 3, (500, n_labels)))
+@pytest.mark.parametrize("n_samples", [MIN_HELD_OUT - 1, MIN_HELD_OUT])
+def test_of_many_labels_the_largest_count(n_labels, name, n_samples):
+    held_out = Outputs(np.random.default_rng(0).normal(-2, 3, (n_samples, n_labels)))
     detector, reason = default_detector(held_out=held_out, tpr=0.9)
-    assert (detector.name, detector.tpr) == (name, 0.9)
-    assert detector.get_params().get("k", 20) == 20
+    energy = detector.detectors[0] if detector.name == "combined" else detector
+    assert (detector.name == "combined") == (n_samples == MIN_HELD_OUT)
+    assert (energy.name, detector.tpr) == (name, 0.9)
+    assert energy.get_params().get("k", 20) == 20
     assert ("20 largest labels" in reason) == (n_labels > 20)

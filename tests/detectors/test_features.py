@@ -1,10 +1,13 @@
+import warnings
+
 import numpy as np
 import pytest
 
 import nescio as ns
 from nescio.detectors import features as module
+from nescio.detectors.base import learning_half
 from nescio.detectors.features import product, unit_rows
-from nescio.errors import InputError, MissingInputError
+from nescio.errors import InputError, MissingInputError, NescioWarning
 from nescio.outputs import Outputs
 
 
@@ -102,6 +105,52 @@ def test_equal_features_are_an_error():
     train = Outputs(np.full((20, 3), -2.0), features=np.ones((20, 4)), labels=np.ones((20, 3), int))
     with pytest.raises(InputError, match="no difference between the features"):
         ns.LinearProbe().fit(train)
+
+
+# --- out of range ---
+
+
+def out_of_range(held_out, layer="features"):
+    """Return a calibrated guard, and the rows whose ranges it has learned."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NescioWarning)
+        guard = ns.OutOfRange(layer).calibrate(held_out)
+    return guard, held_out[learning_half(len(held_out))]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_excess_is_in_units_of_the_range(rng, dtype):
+    guard, rows = out_of_range(rng.normal(3, [1, 5], (200, 2)).astype(dtype))
+    low, high = rows.min(0).astype(float), rows.max(0).astype(float)
+    length = np.sqrt((((rows - rows.mean(0)) / (high - low)) ** 2).mean(1))
+    new = np.array([[high[0] + 2 * (high - low)[0], 3], [3.0, low[1] - (high - low)[1]]])
+    moved = np.log(np.sqrt((((new - rows.mean(0)) / (high - low)) ** 2).mean(1)))
+    beyond = (moved - np.log(length.max())) / np.log(length.max() / length.min())
+    expected = -np.sqrt(np.array([2**2, 1**2]) / 2 + beyond**2)
+    np.testing.assert_allclose(guard.score_samples(new), expected, rtol=1e-3)
+    np.testing.assert_array_equal(guard.score_samples(rows), 0.0)
+
+
+def test_gross_faults_and_none(rng):
+    guard, _ = out_of_range(rng.normal(2, 1, (400, 12)))
+    new = rng.normal(2, 1, (200, 12))
+    assert (guard.predict(new) == 1).mean() > 0.9
+    for fault in (10 * new, new / 100, new + 20, 1e30 * new, np.full_like(new, 2.0)):
+        assert (guard.predict(fault) == -1).all()
+    assert (guard.score_samples(1e300 * new) == -np.inf).all()
+
+
+def test_dead_columns_and_masked_labels(rng):
+    logits = rng.normal(-2, 3, (400, 5))
+    logits[:, 1] = 4.0
+    logits[:, 2] = -np.inf
+    logits[::2, 3] = -np.inf
+    guard, _ = out_of_range(Outputs(logits), "logits")
+    usual = np.array([[-2.0, 4.0, -np.inf, -np.inf, -2.0], [-2.0, 4.0, 9.0, -2.0, 1.0]])
+    dead, masked = guard.score_samples(usual), guard.score_samples(usual - [0, 9, 0, 0, 0])
+    assert (dead > masked + 0.1).all()
+    assert dead[1] == guard.score_samples(usual[[1]] + [0, 0, 90, 0, 0])  # it was never seen
+    assert np.isfinite(guard.score_samples(np.full((1, 5), -np.inf))).all()
 
 
 # --- virtual-logit matching ---

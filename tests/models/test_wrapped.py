@@ -224,7 +224,7 @@ def test_a_wrapped_model_is_wrapped_anew(model, held_out):
     again = ns.wrap(first)
     assert repr(again) == (
         "Wrapped(sklearn: sklearn.multiclass.OneVsRestClassifier, features='input', "
-        "detector=JointEnergy())"
+        "detector=Combined(detectors=[JointEnergy(), OutOfRange()]))"
     )
     assert again is not first
     assert again.runner is first.runner
@@ -251,21 +251,21 @@ def test_the_default_learns_from_features_if_there_are_labels():
     assert "linear probe" in guarded.reason
     # In the other order, `fit` chooses again.
     first = ns.wrap(model).calibrate(inputs[400:])
-    assert (first.detector.name, "training outputs" in first.reason) == ("joint_energy", True)
+    assert "training outputs" in first.reason
+    assert first.detector.text() == "combined(detectors=[joint_energy, out_of_range])"
     again = first.fit(inputs[:400], labels[:400])
-    assert again.detector.name == "combined"
+    assert "linear_probe" in again.detector.detectors
     # Too few held-out samples, as on the command line.
-    with pytest.warns(ns.errors.DefaultDetectorWarning, match="and there are 300"):
-        few = again.calibrate(inputs[400:700])
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="and there are 100"):
+        few = again.calibrate(inputs[400:500])
     assert few.detector.name == "joint_energy"
-    assert "400 held-out samples, and there are 300" in few.reason
+    assert "120 held-out samples, and there are 100" in few.reason
     chosen = ns.wrap(model, detector="combined", features="penultimate")
-    kept = chosen.fit(inputs[:400], labels[:400]).calibrate(inputs[400:700])
+    kept = chosen.fit(inputs[:400], labels[:400]).calibrate(inputs[400:500])
     assert (kept.detector.name, kept.reason) == ("combined", "")
     assert guarded(inputs[:5]).in_distribution.shape == (5,)
     with pytest.warns(ns.errors.DefaultDetectorWarning, match="have no labels"):
-        assert ns.wrap(model).fit(inputs[:400]).detector.name == "joint_energy"
-    assert ns.wrap(model).calibrate(inputs[400:]).detector.name == "joint_energy"
+        assert not ns.wrap(model).fit(inputs[:400]).detector.learns_from
 
 
 def test_the_default_does_not_make_a_vocabulary_dense():
@@ -276,7 +276,7 @@ def test_the_default_does_not_make_a_vocabulary_dense():
     with pytest.warns(ns.errors.DefaultDetectorWarning, match="have no features"):
         guarded = ns.wrap(model).fit(texts[:100], labels[:100])
     assert guarded.runner.layers == ()
-    assert guarded.detector.name == "joint_energy"
+    assert guarded.detector.scores_from == ("logits",)
 
 
 @pytest.mark.slow

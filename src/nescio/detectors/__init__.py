@@ -32,7 +32,11 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
         Scale as Scale,
     )
     from nescio.detectors.combined import Combined as Combined
-    from nescio.detectors.features import LinearProbe as LinearProbe, ViM as ViM
+    from nescio.detectors.features import (
+        LinearProbe as LinearProbe,
+        OutOfRange as OutOfRange,
+        ViM as ViM,
+    )
     from nescio.detectors.label_scores import (
         GEN as GEN,
         MSP as MSP,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._validation import Array, FloatArray, check_multi_hot, checked_whole
+from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
@@ -337,15 +338,16 @@ class OutOfRange(Detector):
         masked = np.isneginf(rows)
         never_seen = masked.all(0)
         rows[:, never_seen] = 0.0
-        self.high_ = rows.max(0)
-        self.low_ = np.where(np.isneginf(rows), self.high_, rows).min(0)
+        high = rows.max(0)
+        low = np.where(np.isneginf(rows), high, rows).min(0)
         self.mean_ = np.where(masked, 0.0, rows).sum(0) / np.maximum((~masked).sum(0), 1)
-        ranges = self.high_ - self.low_
+        ranges = high - low
         typical = np.median(ranges[ranges > 0]) if (ranges > 0).any() else 1.0
         self.scale_ = np.where(ranges > 0, ranges, typical)
         self.scale_[never_seen] = np.finfo(np.float64).max  # whatever the logit is, it is usual
+        self.low_, self.high_ = _widened(low, high)
         lengths = _log_lengths(self._moved(rows))
-        self.lengths_ = np.array([lengths.min(), lengths.max() + SMALLEST_LENGTH])
+        self.lengths_ = np.array(_widened(lengths.min(), lengths.max()))
 
     def _score(self, arrays: Arrays) -> Array:
         scores = np.empty(len(arrays))
@@ -357,7 +359,7 @@ class OutOfRange(Detector):
                 moved -= np.clip(moved, *self._moved(np.stack([self.low_, self.high_])))
                 squares = np.einsum("ij,ij->i", moved, moved) / moved.shape[1]
                 beyond = (lengths - np.clip(lengths, low, high)) / (high - low)
-                scores[block] = -np.sqrt(squares + beyond * beyond)
+                scores[block] = 0.0 - np.sqrt(squares + beyond * beyond)
         return scores
 
     def _moved(self, rows: FloatArray) -> Matrix:
@@ -374,6 +376,12 @@ class OutOfRange(Detector):
             and self.lengths_[0] < self.lengths_[1]
         ):
             raise ValueError("its ranges are not positive")
+
+
+def _widened(low: Any, high: Any) -> tuple[Any, Any]:
+    """Return a range with room for rounding: a value at its end must not fall out of it."""
+    room = TIE_TOLERANCE * np.maximum(np.maximum(np.abs(low), np.abs(high)), high - low)
+    return low - room, high + room
 
 
 def _log_lengths(moved: Matrix) -> Matrix:

@@ -159,7 +159,7 @@ def _out_of_range(detector: Any, arrays: Arrays) -> Tensor:
     low, high = detector.lengths_
     beyond = (lengths - lengths.clamp(low, high)) / (high - low)
     outside = moved - moved.clamp(moved_of(detector.low_), moved_of(detector.high_))
-    return -((outside * outside).mean(1) + beyond * beyond).sqrt()
+    return 0.0 - ((outside * outside).mean(1) + beyond * beyond).sqrt()
 
 
 def _vim(detector: Any, arrays: Arrays) -> Tensor:
