@@ -447,24 +447,6 @@ class Wrapped:
             How many of the inputs to use, evenly spaced.
         batch_size : int
             How many samples to run at once.
-
-        Examples
-        --------
-        >>> from sklearn.linear_model import LogisticRegression
-        >>> from sklearn.multiclass import OneVsRestClassifier
-        >>> x = np.random.default_rng(0).normal(5, 1, size=(300, 3))
-        >>> model = OneVsRestClassifier(LogisticRegression()).fit(x[:100], x[:100] > 5)
-        >>> wrapped = wrap(model, detector="mahalanobis").fit(x[:100], x[:100] > 5)
-        >>> wrapped.calibrate(x[100:]).self_check(x[100:])
-        Self-check on 200 inputs: mahalanobis lets 1 of 6 faults through
-        fault     change                                flagged
-        x 10      all values times 10                      100%  seen
-        / 10      all values divided by 10                 100%  seen
-        shifted   5 standard deviations added              100%  seen
-        zeros     all values 0                             100%  seen
-        shuffled  each column shuffled over samples          3%  NOT SEEN
-        noise     random numbers, 5 times as far apart      96%  seen
-        Without a fault, 4% are flagged.
         """
         detector, fixed = self._calibrated(), self.runner.fixed_batch or 1
         part = changeable(
