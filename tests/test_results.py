@@ -72,6 +72,7 @@ def results():
         "monitor": monitor,
         "report": monitor,
         "empty report": ns.Monitor(detector),
+        "self-check": grouped.self_check(new, groups=nasty(1, "group") * 200),
         "wrapped": wrapped,
         "not calibrated": ns.wrap(model),
         "prediction": wrapped(inputs),
@@ -152,6 +153,7 @@ TABLES = {  # the name of the index, and the number of rows
     "parts": ("id", 3),
     "reason of parts": ("part", 2),
     "report": (None, 8),
+    "self-check": ("fault", 6),
     "prediction": (None, 300),
 }
 

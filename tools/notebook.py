@@ -69,9 +69,11 @@ def code_cells(notebook: Any) -> list[Any]:
 
 
 def _output(cell_outputs: list[Any]) -> Output:
-    """Return the outputs of one cell; a frame of pandas is shown as text."""
+    """Return the outputs of one cell, without warnings; a frame of pandas is shown as text."""
     text, html, png = "", None, None
     for output in cell_outputs:
+        if output.get("name") == "stderr":
+            continue
         data = output.get("data", {})
         result = data.get("text/html", "")
         if "image/png" in data:

@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         Head as Head,
         Outputs as Outputs,
     )
+    from nescio.self_check import SelfCheck as SelfCheck
 
 # The public names of each module. They are imported at first use, so that `import nescio` is quick
 # and imports neither scikit-learn nor torch. Detectors are found through their registry.
@@ -118,6 +119,7 @@ _NAMES = {
     "models.images": "Preprocessing",
     "monitor": "Monitor",
     "outputs": "Head Outputs",
+    "self_check": "SelfCheck",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 _MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")

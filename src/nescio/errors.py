@@ -27,6 +27,7 @@
     ├── IgnoredColumnsWarning           columns of a table look like ids and were left out
     ├── EmptyLabelWarning               labels without any sample were left out
     ├── DefaultDetectorWarning          the default reads logits alone, although there are features
+    ├── BlindSpotWarning                the detector would let gross faults through
     ├── TiedScoresWarning               many calibration scores equal the threshold
     ├── SingleGroupWarning              too few samples to calibrate by label count
     └── TruncatedTextWarning            texts were longer than the model allows, and were cut off
@@ -141,6 +142,10 @@ class EmptyLabelWarning(NescioWarning):
 
 class DefaultDetectorWarning(NescioWarning):
     """The default detector reads the logits alone, although features were given."""
+
+
+class BlindSpotWarning(NescioWarning):
+    """In the self-check of `calibrate`, the detector flags few samples with a gross fault."""
 
 
 class TiedScoresWarning(NescioWarning):

@@ -46,6 +46,18 @@ def test_groups_rates_and_settings(here, nescio, succeeds):
     assert ns.load("x.nescio").k == 2
 
 
+def test_calibrate_says_which_faults_the_detector_sees(here, succeeds):
+    fit = ("calibrate", "held.safetensors", "-d", "joint_energy", "-o", "x.nescio", "--force")
+    out = succeeds(*fit)
+    expected = ns.load("x.nescio").self_check(ns.Outputs.load("held.safetensors"))
+    assert str(expected) in out
+    rows = json.loads(succeeds(*fit, "--json"))["self_check"]
+    assert {row["fault"]: row["flagged"] for row in rows} == expected.flagged
+    assert {row["n_samples"] for row in rows} == {200}
+    assert "Self-check" not in succeeds(*fit, "--no-self-check")
+    assert json.loads(succeeds(*fit, "--no-self-check", "--json"))["self_check"] is None
+
+
 def test_probabilities_are_rejected_unless_announced(here, nescio, rng):
     np.save("probs.npy", rng.random((200, 4)))
     code, out, err = nescio("calibrate", "probs.npy", "-o", "x.nescio")

@@ -93,6 +93,14 @@ def calibrate(
         "labels, the default is better than with logits alone.",
     ] = None,
     nonfinite: Nonfinite = "raise",
+    self_check: Annotated[
+        bool,
+        Option(
+            "--self-check/--no-self-check",
+            help="Print how many of the samples are flagged if gross faults change their outputs: "
+            "scaled, shifted, zeros, shuffled, noise.",
+        ),
+    ] = True,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -137,11 +145,14 @@ def calibrate(
     groups = "label_count" if by_label_count else None
     with working("calibrating"), error_context(held_out):
         detector.calibrate(data, confidence=confidence, groups=groups, from_probs=False)
+        checked = detector.self_check(data, from_probs=False) if self_check else None
     detector.save(output, force=force)
     ignored = data.manifest.get("ignored_columns", [])
     if as_json:
         read = {"n_rows": n_rows, "n_labels": data.n_labels, "ignored_columns": ignored}
-        print_json({"output": str(output), "reason": reason, **read, **_facts(detector)})
+        faults = None if checked is None else _rows(checked.columns())
+        facts = {**_facts(detector), "self_check": faults}
+        print_json({"output": str(output), "reason": reason, **read, **facts})
         return
     say(describe(n_rows, data.n_labels, data.label_names, ignored))
     if n_rows > len(data):
@@ -149,6 +160,8 @@ def calibrate(
     if reason:
         say(reason)
     _print_thresholds(detector)
+    if checked is not None:
+        say(str(checked))
     say(f"saved {output}")
 
 

@@ -41,6 +41,7 @@ from nescio.errors import (
     TooFewSamplesError,
 )
 from nescio.explain import Explanation, PartsExplanation, Terms
+from nescio.self_check import NUMBERS, Change, SelfCheck, check_faults, spread_rows
 
 
 class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
@@ -364,6 +365,40 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             kept=getattr(data.source, "kept", {}),
             calibration=self.calibration_ if fdr is None else None,
         )
+
+    def self_check(
+        self, X: Any, *, groups: Any = None, n_samples: int = 200, from_probs: bool | None = None
+    ) -> SelfCheck:
+        """Return how many samples would be flagged after gross faults, as one table.
+
+        The faults change all arrays that the detector reads together, such as logits and features:
+        scaled, shifted, zeros, shuffled over samples, noise. For faults of the model's inputs, use
+        `self_check` of a wrapped model.
+
+        Parameters
+        ----------
+        X : array, tensor, data frame or Outputs
+            In-distribution data, such as that which calibrated.
+        groups, from_probs
+            As for `assess`.
+        n_samples : int
+            How many samples to use, evenly spaced. Rows that cannot be used are left out.
+        """
+        data = self._read_to_score(X, from_probs=from_probs)
+        usable = inputs.usable_rows(data.arrays, self)
+        rows = np.arange(len(data.arrays)) if usable is None else np.flatnonzero(usable)
+        rows = rows[spread_rows(len(rows), n_samples)]
+        if groups is not None and not isinstance(groups, str):
+            groups = checked_groups(groups, len(data.arrays))[rows]
+        logits = {} if data.logits is None else {"logits": data.logits}  # for groups, if not scored
+        arrays = Arrays({name: data.arrays[name] for name in data.arrays.names} | logits)[rows]
+
+        def flagged(change: Change) -> BoolArray:
+            changed = {name: change(matrix) for name, matrix in arrays.matrices().items()}
+            kept = {name: arrays[name] for name in arrays.names if name not in changed}
+            return self.predict(Arrays(changed | kept), groups=groups) < 0
+
+        return check_faults(self.name, NUMBERS, len(rows), flagged, "output")
 
     def explain(
         self, X: Any, *, groups: Any = None, from_probs: bool | None = None

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nescio._validation import check_values, is_frame, is_torch
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._validation import check_values, is_frame, is_torch, to_numpy
 from nescio.errors import InputError, ShapeError, listed
+from nescio.self_check import IMAGES, NUMBERS, TEXTS, spread_rows
 
 
 class InputBatch(NamedTuple):
@@ -168,3 +172,53 @@ def _items(inputs: Any) -> Sequence[Any]:
     # Such as a column of Hugging Face's datasets.
     is_column = isinstance(inputs, Sequence) and len(inputs) and isinstance(inputs[0], str)
     return list(inputs) if is_column else ()
+
+
+# --- inputs that a self-check can change ----------------------------------------------------------
+
+
+class Changeable(NamedTuple):
+    """Some of the inputs: what a fault changes of them, and how they become inputs again."""
+
+    kind: str  # one of the kinds of faults
+    rows: NDArray[np.intp]
+    values: Any
+    rebuilt: Callable[[Any], Any]
+
+
+def changeable(inputs: Any, n_samples: int, *, is_table: bool, is_bytes: bool) -> Changeable | None:
+    """Return a few inputs if they are numbers, images or texts; None for anything else.
+
+    `is_table` allows whole numbers and lists, which elsewhere are tokens and batches. `is_bytes`
+    says that images of uint8 are preprocessed.
+    """
+    if (texts := as_texts(inputs)) is not None:
+        rows = spread_rows(len(texts), n_samples)
+        return Changeable(TEXTS, rows, [texts[row] for row in rows], list)
+    if hasattr(inputs, "select_dtypes"):  # a frame of pandas; its words stay
+        rows = spread_rows(len(inputs), n_samples)
+        return _changeable_frame(inputs.iloc[rows], rows)
+    if not (is_torch(inputs) or isinstance(inputs, np.ndarray | list if is_table else np.ndarray)):
+        return None
+    array = np.asarray(inputs) if isinstance(inputs, list) else inputs
+    rows = spread_rows(len(array), n_samples)
+    values = to_numpy(array[rows])
+    if is_table and values.ndim == 2 and values.dtype.kind in "iu":
+        values = values.astype(np.float64)
+    if values.ndim < 2 or not (is_bytes or values.dtype.kind == "f"):
+        return None
+    # Signals, such as sound, have three dimensions.
+    return Changeable(IMAGES if values.ndim > 3 else NUMBERS, rows, values, lambda changed: changed)
+
+
+def _changeable_frame(frame: Any, rows: NDArray[np.intp]) -> Changeable | None:
+    numbers = frame.select_dtypes("number", exclude="timedelta")
+    if not len(numbers.columns):
+        return None
+
+    def rebuilt(values: Any) -> Any:
+        changed = frame.copy()
+        changed[list(numbers.columns)] = values
+        return changed
+
+    return Changeable(NUMBERS, rows, numbers.to_numpy(np.float64, na_value=np.nan), rebuilt)

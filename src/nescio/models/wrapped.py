@@ -12,7 +12,8 @@ import numpy as np
 from nescio._charts.results import View, result_card
 from nescio._charts.svg import cut
 from nescio._io.frames import index_ids
-from nescio._validation import Array, check_logits, checked_whole, index_of, to_numpy
+from nescio._validation import Array, BoolArray, check_logits, checked_whole, index_of, to_numpy
+from nescio.calibration import checked_groups
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.base import require_calibration
 from nescio.detectors.combined import (
@@ -45,9 +46,11 @@ from nescio.models.base import (
     make_runner,
 )
 from nescio.models.images import Preprocessing
+from nescio.models.inputs import changeable, n_rows
 from nescio.models.prediction import Prediction
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import PENULTIMATE, TEXT
+from nescio.self_check import Change, SelfCheck, check_faults, warn_of_blind_spots
 
 
 def wrap(
@@ -156,12 +159,15 @@ class Wrapped:
         None if none was chosen; then `fit` chooses, or `calibrate` without `fit`.
     reason : str
         Why this detector, if `fit` or `calibrate` has chosen it; empty if you have.
+    checked : SelfCheck or None
+        Which faults the detector sees: the self-check that `calibrate` has made.
     """
 
     def __init__(self, runner: Runner, detector: Detector | None = None, reason: str = "") -> None:
         self.runner = runner
         self.detector = detector
         self.reason = reason
+        self.checked: SelfCheck | None = None
         if detector is not None:
             self.runner = with_layers(runner, detector)
             check_reads(self.runner, detector)
@@ -380,8 +386,12 @@ class Wrapped:
         confidence: float | None = None,
         groups: Any = None,
         batch_size: int = 256,
+        self_check: bool = True,
     ) -> Wrapped:
         """Return the model with a detector that is calibrated on held-out inputs.
+
+        It ends with a self-check on a few of them, the attribute `checked`, and a
+        `BlindSpotWarning` if gross faults are let through.
 
         Parameters
         ----------
@@ -392,6 +402,9 @@ class Wrapped:
             As the detector's `calibrate` takes them.
         batch_size : int
             How many samples to run at once.
+        self_check : bool
+            Whether to check for blind spots. With 200 or more inputs, it takes less than half as
+            long as calibrating.
         """
         model, detector, reason, hint = self, copy.deepcopy(self.detector), self.reason, ""
         if detector is None:
@@ -407,7 +420,72 @@ class Wrapped:
             )
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
-        return Wrapped(model.runner, detector, reason)
+        calibrated = Wrapped(model.runner, detector, reason)
+        if self_check:
+            # A few: the model runs on them seven times.
+            few = {"groups": groups, "n_samples": min(max(len(outputs) // 20, 10), 50)}
+            try:
+                calibrated.checked = calibrated.self_check(
+                    held_out, outputs=outputs, batch_size=batch_size, **few
+                )
+            except Exception:  # a model that does not take a few inputs, but only whole batches
+                calibrated.checked = detector.self_check(outputs, from_probs=False, **few)
+            logits_alone = set(detector.scores_from) == {"logits"}
+            warn_of_blind_spots(calibrated.checked, logits_alone=logits_alone)
+        return calibrated
+
+    def self_check(
+        self,
+        inputs: Any,
+        *,
+        outputs: Outputs | None = None,
+        groups: Any = None,
+        n_samples: int = 200,
+        batch_size: int = 256,
+    ) -> SelfCheck:
+        """Return how many inputs would be flagged after gross faults, as one table.
+
+        The faults depend on the inputs. Numbers of two or three dimensions, and the number columns
+        of a pandas frame: scaled, shifted, zeros, shuffled, noise. Images, of four dimensions:
+        black, white, inverted, of the wrong scale, shuffled, noise. Texts: empty, random letters,
+        one word, shuffled. The model runs on each. A fault with which it raises an error counts as
+        seen. Other inputs, such as tokens or batches, cannot be changed: the faults are then made
+        in the outputs, as the detector's own `self_check` does.
+
+        Parameters
+        ----------
+        inputs
+            In-distribution inputs, as `outputs` takes them.
+        outputs : Outputs, optional
+            Their outputs, if you have them: inputs that cannot be changed are not run again.
+        groups
+            As the detector's `assess` takes them.
+        n_samples : int
+            How many of the inputs to use, evenly spaced.
+        batch_size : int
+            How many samples to run at once.
+        """
+        detector, fixed = self._calibrated(), self.runner.fixed_batch or 1
+        part = changeable(
+            inputs,
+            -(-n_samples // fixed) * fixed,  # whole batches
+            is_table=self.runner.kind == "sklearn",
+            is_bytes=self.runner.is_image_bytes(inputs),
+        )
+        if part is None:
+            if outputs is None:
+                outputs = self.outputs(inputs, batch_size=batch_size)
+            return detector.self_check(
+                outputs, groups=groups, n_samples=n_samples, from_probs=False
+            )
+        if groups is not None and not isinstance(groups, str):
+            groups = checked_groups(groups, n_rows(inputs))[part.rows]
+
+        def flagged(change: Change) -> BoolArray:
+            faulty = part.rebuilt(change(part.values))
+            return ~self.assess(faulty, groups=groups, batch_size=batch_size).in_distribution
+
+        return check_faults(detector.name, part.kind, len(part.rows), flagged, "input")
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the detector as one file; the model is not saved."""
@@ -460,7 +538,7 @@ class Wrapped:
         return f"Wrapped({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        calibration = getattr(self.detector, "calibration_", None)
+        calibration, checked = getattr(self.detector, "calibration_", None), self.checked
         names = self.label_names or ()
         rows = {
             "model": str(self.runner.describe()["model"]),
@@ -473,8 +551,11 @@ class Wrapped:
             View(
                 f"Wrapped model ({self.runner.kind})",
                 table={"part": list(rows), "": list(rows.values())},
-                charts=lambda: [] if calibration is None else [calibration.chart()],
-                notes=[self.reason],
+                charts=lambda: [
+                    *([] if calibration is None else [calibration.chart()]),
+                    *([] if checked is None else [checked.drawn()]),
+                ],
+                notes=[self.reason, "" if checked is None else checked.summary()],
             )
         )
 

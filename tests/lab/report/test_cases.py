@@ -266,7 +266,9 @@ def test_the_section_comes_first_and_only_if_asked_for(make_evidence, make_lines
     html = build_report(lines, [evidence], title="Tiny", introduction=introduction(evidence))
     page = Page(html)
     assert page.ids.index("verdicts") < page.ids.index("summary")
+    checked = introduction(evidence).detector.self_check(evidence.id_outputs)
     parts = ("knows <seven> labels.", "Let through <if>", "12.00", "In hindsight.", "predicted: ")
+    parts += ("What this detector does not see", checked.summary(), "all values times 10")
     for part in parts:
         assert part in page.text
     plain = Page(build_report(lines, [evidence], title="Tiny"))

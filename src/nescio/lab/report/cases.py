@@ -410,4 +410,10 @@ def introduced(introduction: Introduction, evidence: Evidence) -> dict[str, Any]
             cases.append(case)
         counts = {"n_inputs": len(outputs), "n_flagged": len(verdicts.flagged)}
         sets.append({"name": name, "is_id": is_id, **counts, "cases": cases})
-    return {"sentences": introduction.sentences, "table": introduction.table, "sets": sets}
+    checked = detector.self_check(evidence.id_outputs, from_probs=False)
+    return {
+        "sentences": introduction.sentences,
+        "table": introduction.table,
+        "sets": sets,
+        "self_check": {"table": checked.drawn(), "text": checked.summary()},
+    }

@@ -1,0 +1,239 @@
+"""A self-check: how many samples a detector flags after gross faults, made from ordinary data.
+
+A fault is made without any out-of-distribution data: numbers in other units, empty texts, black
+images. A detector that flags few of them is blind to such faults, whatever else it finds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from nescio._charts.results import Result, View, table, word
+from nescio._charts.svg import Markup
+from nescio._validation import Array, BoolArray, checked_whole
+from nescio.errors import BlindSpotWarning, counted, warn
+
+__all__ = ["SelfCheck"]
+
+NUMBERS, IMAGES, TEXTS = "numbers", "images", "texts"
+
+_SEEN = 0.5  # the share that is flagged of a fault that counts as seen
+_FAR = 5  # standard deviations
+_LARGEST = 20  # images with larger values are taken to be on the scale from 0 to 255
+_LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
+_SHUFFLED = "shuffled"
+
+Change = Callable[[Any], Any]  # ordinary values in, faulty ones out
+Make = Callable[[Any, Generator], Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SelfCheck(Result):
+    """How many samples a detector flags after each fault, with one row per fault.
+
+    `self_check` of a detector or of a wrapped model makes it. `print` shows it as a table.
+
+    Attributes
+    ----------
+    detector : str
+        The name of the detector.
+    what : str
+        What was changed: "input" of the model or, if these cannot be changed, "output".
+    n_samples : int
+        The number of samples that were changed, in each way.
+    changes : dict of str to str
+        What was done to the samples, by the name of the fault.
+    flagged : dict of str to float
+        The share that is flagged, by the name of the fault. 1 if the model raises an error.
+    unchanged : float
+        The share of the same samples that is flagged without a fault.
+
+    Examples
+    --------
+    >>> import nescio as ns
+    >>> logits = np.random.default_rng(0).normal(-2, 3, (1000, 20))
+    >>> ns.JointEnergy().calibrate(logits).self_check(logits)
+    Self-check on 200 outputs: joint_energy lets 6 of 6 faults through
+    fault     change                                flagged
+    x 10      all values times 10                        1%  NOT SEEN
+    / 10      all values divided by 10                   0%  NOT SEEN
+    shifted   5 standard deviations added                0%  NOT SEEN
+    zeros     all values 0                               0%  NOT SEEN
+    shuffled  each column shuffled over samples          8%  NOT SEEN
+    noise     random numbers, 5 times as far apart       0%  NOT SEEN
+    Without a fault, 4% are flagged.
+    """
+
+    index_column = "fault"
+
+    detector: str
+    what: str
+    n_samples: int
+    changes: dict[str, str]
+    flagged: dict[str, float]
+    unchanged: float
+
+    @property
+    def lets_through(self) -> dict[str, float]:
+        """The faults of which less than half of the samples are flagged, with this share."""
+        return {fault: share for fault, share in self.flagged.items() if share < _SEEN}
+
+    def columns(self) -> dict[str, Any]:
+        """Return a table as columns: fault, change, n_samples and flagged (a share)."""
+        return {
+            "fault": list(self.flagged),
+            "change": list(self.changes.values()),
+            "n_samples": [self.n_samples] * len(self.flagged),
+            "flagged": list(self.flagged.values()),
+        }
+
+    def summary(self) -> str:
+        """Return one sentence: which faults are let through, and how many of each are flagged."""
+        shares = [f"{share:.0%} of {fault}" for fault, share in self.lets_through.items()]
+        flags = f": it flags only {', '.join(shares)}" if shares else ""
+        return f"{self._headline()}{flags}."
+
+    def _headline(self) -> str:
+        return (
+            f"{self.detector} lets {len(self.lets_through)} of {len(self.flagged)} faults through"
+        )
+
+    def drawn(self) -> Markup:
+        """Return the table as HTML, for the card of a wrapped model and for a report."""
+        view = self._view()
+        return table(list(view.table), view.rows())
+
+    def _view(self) -> View:
+        through = self.lets_through
+        return View(
+            f"Self-check on {counted(self.n_samples, self.what)}: {self._headline()}",
+            table={
+                "fault": list(self.flagged),
+                "change": list(self.changes.values()),
+                "flagged": [f"{share:.0%}" for share in self.flagged.values()],
+                "": [
+                    word("NOT SEEN", "out") if fault in through else word("seen", "in")
+                    for fault in self.flagged
+                ],
+            },
+            notes=[f"Without a fault, {self.unchanged:.0%} are flagged."],
+        )
+
+
+# --- the faults -----------------------------------------------------------------------------------
+
+
+def _wrong_scale(images: Array) -> Array:
+    if images.dtype == np.uint8:  # a runner takes images of floating point as normalised
+        return images.astype(np.float32)
+    return images / 255 if images.max() > _LARGEST else images * 255
+
+
+def _uniform(images: Array, rng: Generator) -> Array:
+    noise = rng.uniform(float(images.min()), float(images.max()), images.shape)
+    return noise.astype(images.dtype)
+
+
+def _normal(numbers: Array, rng: Generator) -> Array:
+    noise = rng.normal(numbers.mean(0), _FAR * numbers.std(0), numbers.shape)
+    return noise.astype(numbers.dtype)
+
+
+def _random_letters(text: str, rng: Generator) -> str:
+    letters = zip(text, rng.choice(_LETTERS, len(text)), strict=True)
+    return "".join(new if old.strip() else old for old, new in letters)
+
+
+# By kind of data and name: what is done, in at most 40 characters, and how.
+FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
+    NUMBERS: {
+        "x 10": ("all values times 10", lambda x, _: x * 10),
+        "/ 10": ("all values divided by 10", lambda x, _: x / 10),
+        "shifted": (f"{_FAR} standard deviations added", lambda x, _: x + _FAR * x.std(0)),
+        "zeros": ("all values 0", lambda x, _: np.zeros_like(x)),
+        _SHUFFLED: ("each column shuffled over samples", lambda x, rng: rng.permuted(x, axis=0)),
+        "noise": (f"random numbers, {_FAR} times as far apart", _normal),
+    },
+    IMAGES: {
+        "black": ("all pixels the smallest value", lambda x, _: np.full_like(x, x.min())),
+        "white": ("all pixels the largest value", lambda x, _: np.full_like(x, x.max())),
+        "inverted": ("dark is bright", lambda x, _: x.max() - (x - x.min())),
+        "wrong scale": ("not normalised: values 255 times off", lambda x, _: _wrong_scale(x)),
+        _SHUFFLED: (
+            "the pixels of each image shuffled",
+            lambda x, rng: rng.permuted(x.reshape(len(x), -1), axis=1).reshape(x.shape),
+        ),
+        "noise": ("random pixels", _uniform),
+    },
+    TEXTS: {
+        "empty": ("no text at all", lambda texts, _: ["" for _ in texts]),
+        "letters": (
+            "random letters",
+            lambda texts, rng: [_random_letters(text, rng) for text in texts],
+        ),
+        "repeated": (
+            "the first word again and again",
+            lambda texts, _: [" ".join(text.split()[:1] * len(text.split())) for text in texts],
+        ),
+        _SHUFFLED: (
+            "words in random order",
+            lambda texts, rng: [" ".join(rng.permutation(text.split())) for text in texts],
+        ),
+    },
+}
+
+
+def _changed(make: Make, rng: Generator, values: Any) -> Any:
+    """Make a fault; what is missing (NaN) or masked (-inf) among numbers stays so."""
+    if isinstance(values, list):
+        return make(values, rng)
+    finite = np.isfinite(values)
+    return np.where(finite, make(np.where(finite, values, 0), rng), values)
+
+
+def check_faults(
+    detector: str, kind: str, n_samples: int, flagged: Callable[[Change], BoolArray], what: str
+) -> SelfCheck:
+    """Make each fault of a kind of data; `flagged` applies one and returns what is flagged."""
+    changes, shares = {}, {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is said of faulty data helps nobody
+        unchanged = float(flagged(lambda values: values).mean())  # raises if it cannot run at all
+        for fault, (change, make) in FAULTS[kind].items():
+            try:
+                share = float(flagged(partial(_changed, make, np.random.default_rng(0))).mean())
+            except Exception:  # of any model: the fault does not go unnoticed
+                share, change = 1.0, f"raises an error: {change}"
+            changes[fault], shares[fault] = change, share
+    return SelfCheck(detector, what, n_samples, changes, shares, unchanged)
+
+
+def spread_rows(n_rows: int, n_samples: int) -> NDArray[np.intp]:
+    """Return evenly spaced rows: at most `n_samples`."""
+    checked_whole("n_samples", n_samples, minimum=1)
+    return np.linspace(0, n_rows - 1, min(n_rows, n_samples)).astype(np.intp)
+
+
+def warn_of_blind_spots(check: SelfCheck, *, logits_alone: bool) -> None:
+    """Warn if faults are let through, unless only shuffled samples are.
+
+    Independent columns are ordinary data when they are shuffled, and a model that counts words does
+    not see their order.
+    """
+    if check.lets_through.keys() <= {_SHUFFLED}:
+        return
+    advice = "Reject such inputs before the model, or try another detector"
+    if logits_alone:
+        advice = (
+            "It reads logits alone: a detector that has learned from training inputs and labels "
+            "(fit) sees more. Or reject such inputs before the model"
+        )
+    warn(f"{check.summary()} {advice}. The attribute `checked` has the table.", BlindSpotWarning)

@@ -1,0 +1,304 @@
+"""The self-check: how many samples are flagged after faults that need no other data."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+import nescio as ns
+from nescio.checks import make_outputs
+from nescio.detectors import DETECTORS
+from nescio.errors import BlindSpotWarning, MissingInputError, NonFiniteError
+from nescio.models.inputs import changeable
+from nescio.self_check import FAULTS, IMAGES, NUMBERS, TEXTS
+
+TRAIN, HELD_OUT = make_outputs(600, seed=0), make_outputs(600, seed=1)
+
+
+def faulty(kind, fault, values):
+    """What the self-check makes of values."""
+    return FAULTS[kind][fault][1](values, np.random.default_rng(0))
+
+
+# --- the faults -----------------------------------------------------------------------------------
+
+
+def test_every_fault_changes_the_data_and_keeps_its_shape(rng):
+    data = {
+        NUMBERS: rng.normal(3, 2, (40, 5)).astype(np.float32),
+        IMAGES: rng.random((10, 3, 4, 4)).astype(np.float32),
+        TEXTS: ["the cat sat here", "a dog", "one more text"],
+    }
+    for kind, values in data.items():
+        for fault in FAULTS[kind]:
+            changed = faulty(kind, fault, values)
+            assert len(changed) == len(values)
+            if kind == TEXTS:
+                assert all(isinstance(text, str) for text in changed)
+                assert changed != values
+            else:
+                assert changed.shape == values.shape, fault
+                assert changed.dtype == values.dtype, fault
+                assert np.isfinite(changed).all()
+                assert not np.array_equal(changed, values), fault
+            assert len(FAULTS[kind][fault][0]) <= 40  # a longer cell would be cut
+
+
+def test_the_faults_are_what_they_say(rng):
+    numbers = rng.normal(3, [1, 5], (400, 2))
+    np.testing.assert_allclose(faulty(NUMBERS, "shifted", numbers), numbers + 5 * numbers.std(0))
+    shuffled = faulty(NUMBERS, "shuffled", numbers)
+    np.testing.assert_array_equal(np.sort(shuffled, 0), np.sort(numbers, 0))
+    np.testing.assert_allclose(faulty(NUMBERS, "noise", numbers).std(0), [5, 25], rtol=0.1)
+    images = rng.integers(10, 200, (6, 3, 4, 4), dtype=np.uint8)
+    inverted = faulty(IMAGES, "inverted", images)
+    assert inverted.dtype == np.uint8
+    np.testing.assert_array_equal(
+        inverted.astype(int), int(images.min()) + int(images.max()) - images
+    )
+    assert faulty(IMAGES, "wrong scale", images).dtype == np.float32  # taken as normalised
+    np.testing.assert_allclose(faulty(IMAGES, "wrong scale", images / 255), images)
+    np.testing.assert_allclose(faulty(IMAGES, "wrong scale", images / 1.0), images / 255)
+    texts = ["one two", "", "x  y\nz"]
+    assert faulty(TEXTS, "empty", texts) == ["", "", ""]
+    assert faulty(TEXTS, "repeated", texts) == ["one one", "", "x x x"]
+    letters = faulty(TEXTS, "letters", texts)
+    assert [len(text) for text in letters] == [7, 0, 6]
+    assert letters[2][1] == " "
+    assert [sorted(text.split()) for text in faulty(TEXTS, "shuffled", texts)] == [
+        sorted(text.split()) for text in texts
+    ]
+
+
+# --- detectors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_every_detector_can_check_itself(name):
+    detector = DETECTORS[name]()
+    train, held_out = (make_outputs(300, seed=seed) for seed in (2, 3))
+    if detector.learns_from:
+        detector.fit(train)
+    detector.calibrate(held_out)
+    checked = detector.self_check(held_out, n_samples=60)
+    assert list(checked.flagged) == list(FAULTS[NUMBERS])
+    assert checked.n_samples == 60
+    assert all("error" not in change for change in checked.changes.values())
+    assert checked.unchanged < 0.3
+    assert checked.flagged == detector.self_check(held_out, n_samples=60).flagged
+
+
+def test_a_detector_of_directions_is_blind_to_scale():
+    blind = ns.NearestNeighbours().fit(TRAIN).calibrate(HELD_OUT).self_check(HELD_OUT)
+    sees = ns.Mahalanobis().fit(TRAIN).calibrate(HELD_OUT).self_check(HELD_OUT)
+    assert blind.flagged["x 10"] < 0.2
+    assert {"x 10", "/ 10"} <= blind.lets_through.keys()
+    assert sees.flagged["x 10"] == sees.flagged["noise"] == 1
+    assert "x 10" not in sees.lets_through
+    assert f"{blind.flagged['x 10']:.0%} of x 10" in blind.summary()
+    assert f"lets {len(blind.lets_through)} of 6 faults through" in blind.summary()
+
+
+def test_what_is_flagged_is_what_assess_flags():
+    detector = ns.JointEnergy().calibrate(HELD_OUT)
+    checked = detector.self_check(HELD_OUT, n_samples=len(HELD_OUT))
+    for fault, factor in (("x 10", 10), ("/ 10", 0.1), ("zeros", 0)):
+        expected = detector.assess(factor * HELD_OUT.logits, from_probs=False)
+        assert checked.flagged[fault] == pytest.approx(len(expected.flagged) / len(HELD_OUT))
+
+
+def test_masked_labels_stay_masked_and_bad_rows_are_left_out():
+    logits = HELD_OUT.logits.astype(np.float64)
+    logits[:, 0] = -np.inf
+    detector = ns.JointEnergy(nonfinite="out").calibrate(logits)
+    alone = ns.JointEnergy().calibrate(logits[:, 1:]).self_check(logits[:, 1:])
+    for fault in ("x 10", "/ 10", "shifted", "zeros"):  # the others are random
+        assert detector.self_check(logits).flagged[fault] == alone.flagged[fault]
+    logits[100:, 1] = np.nan
+    assert detector.self_check(logits, n_samples=500).n_samples == 100
+    with pytest.raises(NonFiniteError, match="500 of 600 rows"):
+        ns.JointEnergy().calibrate(logits[:100]).self_check(logits)
+
+
+def test_groups_are_those_of_the_samples():
+    names = np.repeat(["usual", "low"], 300)
+    logits = HELD_OUT.logits - np.repeat([[0.0], [9.0]], 300, axis=0)
+    detector = ns.JointEnergy().calibrate(logits, groups=names)
+    assert detector.self_check(logits, groups=names).unchanged < 0.2
+    with pytest.raises(MissingInputError, match="pass groups"):  # and no fault counts as seen
+        detector.self_check(logits)
+    by_count = ns.NearestNeighbours().fit(TRAIN).calibrate(HELD_OUT, groups="label_count")
+    assert "error" not in str(by_count.self_check(HELD_OUT))
+
+
+# --- wrapped models -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(rng):
+    x = rng.normal(5, 1, (1000, 4))
+    model = OneVsRestClassifier(LogisticRegression()).fit(x[:400], x[:400] > 5)
+    return model, x
+
+
+def test_calibrate_warns_once_of_what_the_detector_lets_through(table):
+    model, x = table
+    with pytest.warns(BlindSpotWarning) as caught:
+        wrapped = ns.wrap(model, detector="joint_energy").calibrate(x[400:])
+    [warning] = caught
+    message = str(warning.message)
+    assert len(message) < 400
+    assert "0% of x 10" in message
+    assert "logits alone" in message
+    assert warning.filename == __file__
+    assert (wrapped.checked.what, wrapped.checked.n_samples) == ("input", 30)
+    assert wrapped.checked.summary() in message
+    html = wrapped._repr_html_()
+    assert "NOT SEEN" in html
+    assert "all values times 10" in html
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unchecked = ns.wrap(model, detector="joint_energy").calibrate(x[400:], self_check=False)
+    assert unchecked.checked is None
+    assert "NOT SEEN" not in unchecked._repr_html_()
+
+
+def test_shuffled_columns_alone_are_no_reason_to_warn(table):
+    model, x = table  # the columns are independent: shuffled, they are ordinary
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BlindSpotWarning)
+        wrapped = ns.wrap(model, detector="mahalanobis").fit(x[:400], x[:400] > 5)
+        wrapped = wrapped.calibrate(x[400:])
+    assert list(wrapped.checked.lets_through) == ["shuffled"]
+
+
+def test_a_classifier_with_verdicts_is_checked_too(table):
+    model, x = table
+    with pytest.warns(BlindSpotWarning, match="0% of x 10"):
+        guarded = ns.WithVerdict(model, detector="joint_energy").fit(x, x > 5)
+    assert "x 10" in guarded.wrapped_.checked.lets_through
+
+
+def test_a_fault_with_which_the_model_raises_is_noticed(table):
+    _, x = table
+
+    def positive(values):
+        if np.any(np.asarray(values) <= 0):
+            raise ValueError("not positive")
+        return values
+
+    steps = FunctionTransformer(positive), OneVsRestClassifier(LogisticRegression())
+    model = make_pipeline(*steps).fit(x[:400], x[:400] > 5)
+    checked = ns.wrap(model, detector="joint_energy").calibrate(x[400:]).checked
+    assert checked.flagged["zeros"] == 1
+    assert checked.changes["zeros"] == "raises an error: all values 0"
+    assert "error" not in checked.changes["x 10"]
+
+
+def test_the_numbers_of_a_data_frame_change_and_its_words_stay(table):
+    pandas = pytest.importorskip("pandas")
+    _, x = table
+    frame = pandas.DataFrame(x, columns=list("abcd"), index=range(1000, 2000))
+    frame["e"] = np.arange(1000)
+    frame["word"] = np.where(x[:, 0] > 5, "high", "low")
+    frame["known"] = x[:, 1] > 5
+    seen = []
+
+    def numbers(part):
+        assert set(part["word"]) <= {"high", "low"}
+        assert part["known"].dtype == bool
+        seen.append(part["e"].to_numpy())
+        return part[list("abcd")].to_numpy()
+
+    steps = FunctionTransformer(numbers), OneVsRestClassifier(LogisticRegression())
+    model = make_pipeline(*steps).fit(frame[:400], x[:400] > 5)
+    wrapped = ns.wrap(model, detector="joint_energy").calibrate(frame[400:])
+    assert wrapped.checked.n_samples == 30
+    assert "error" not in str(wrapped.checked)
+    assert (seen[-3] == 0).all()  # zeros, shuffled, noise
+    assert frame["e"].tolist() == list(range(1000))
+
+
+def test_texts(rng):
+    words = np.array(["goal match team", "engine wheel road", "pasta oven bread"])
+    labels = rng.random((900, 3)) < 0.6
+    texts = [
+        " ".join(rng.choice(f"here there {' '.join(words[row])}".split(), 9)) for row in labels
+    ]
+    model = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
+    model.fit(texts[:400], labels[:400])
+    checked = ns.wrap(model, detector="joint_energy").calibrate(texts[400:]).checked
+    assert list(checked.flagged) == ["empty", "letters", "repeated", "shuffled"]
+    assert checked.flagged["shuffled"] == checked.unchanged  # the model counts words
+
+
+def test_images_and_what_cannot_be_changed(rng):
+    torch = pytest.importorskip("torch")
+    images = torch.rand((400, 3, 8, 8), generator=torch.Generator().manual_seed(0))
+    pixels = (255 * images).to(torch.uint8)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+    prepared = ns.Preprocessing(8, mean=(0.5,) * 3, std=(0.5,) * 3)
+    wrapped = ns.wrap(net, detector="joint_energy", preprocessing=prepared)
+    of_bytes = wrapped.calibrate(pixels).checked
+    assert list(of_bytes.flagged) == list(FAULTS[IMAGES])
+    assert of_bytes.flagged == wrapped.calibrate(pixels.numpy()).checked.flagged
+    assert list(wrapped.calibrate(images).checked.flagged) == list(FAULTS[IMAGES])
+    assert list(wrapped.calibrate(images.flatten(2)).checked.flagged) == list(FAULTS[NUMBERS])
+    for batches in (iter(images.split(100)), [images[:200], images[200:]]):
+        checked = wrapped.calibrate(batches).checked
+        assert (checked.what, checked.n_samples) == ("output", 20)
+    again = wrapped.calibrate(images).self_check([images])
+    assert (again.what, again.n_samples) == ("output", 200)
+
+
+def test_a_model_that_takes_whole_batches_only_is_checked_by_its_outputs():
+    torch = pytest.importorskip("torch")
+
+    class Whole(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x.reshape(100, 5))
+
+    x = torch.randn((300, 5), generator=torch.Generator().manual_seed(0))
+    wrapped = ns.wrap(Whole(5, 3), detector="joint_energy").calibrate(x, batch_size=100)
+    assert wrapped.checked.what == "output"
+
+
+def test_a_graph_of_a_fixed_batch_size_gets_whole_batches(table):
+    model, x = table
+    wrapped = ns.wrap(model, detector="joint_energy")
+    wrapped.runner.fixed_batch = 8
+    assert wrapped.calibrate(x[400:]).checked.n_samples == 32
+
+
+def test_groups_of_a_wrapped_model(table):
+    model, x = table
+    names = np.repeat(["usual", "low"], 300)
+    x[700:] -= 4
+    wrapped = ns.wrap(model, detector="joint_energy").calibrate(x[400:], groups=names)
+    assert wrapped.checked.what == "input"
+    assert wrapped.checked.unchanged < 0.2
+    assert wrapped.self_check(x[400:], groups=names, n_samples=7).n_samples == 7
+    by_count = ns.wrap(model, detector="joint_energy").calibrate(x[400:], groups="label_count")
+    assert by_count.checked.what == "input"
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [np.arange(20).reshape(5, 4), [[1.0, 2.0]], {"x": np.zeros((5, 4))}, np.zeros(5), iter([])],
+    ids=["tokens", "list", "mapping", "one dimension", "iterator"],
+)
+def test_inputs_that_are_no_numbers_images_or_texts(inputs):
+    assert changeable(inputs, 3, is_table=False, is_bytes=False) is None
+
+
+def test_whole_numbers_and_lists_are_numbers_of_a_table():
+    for inputs in (np.arange(20).reshape(5, 4), np.arange(20).reshape(5, 4).tolist()):
+        part = changeable(inputs, 3, is_table=True, is_bytes=False)
+        assert (part.kind, part.values.dtype, part.values.shape) == (NUMBERS, np.float64, (3, 4))
+        assert part.rows.tolist() == [0, 2, 4]
+    assert changeable([{"a": 1}, {"a": 2}], 3, is_table=True, is_bytes=False) is None
