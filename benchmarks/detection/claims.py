@@ -107,8 +107,8 @@ def claims() -> str:
     results = read_results()
     return "\n".join(
         [
-            "| | COCO-70, far | VOC-20, far | COCO-70, left-out labels | worst against joint energy "
-            "| worst against the same without the guard |",
+            "| | COCO-70, far | VOC-20, far | COCO-70, left-out labels "
+            "| worst against joint energy | worst against the same without the guard |",
             "|---|---|---|---|---|---|",
             f"| with training data | {row(results, DEFAULT, UNGUARDED)}",
             f"| features, no training data | {row(results, ON_FEATURES, ENERGY)}",

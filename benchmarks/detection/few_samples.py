@@ -1,7 +1,7 @@
 """From how many held-out samples on is the default better than joint energy alone?
 
-    python benchmarks/detection/few_samples.py --train train.safetensors --held-out val.safetensors \
-        --id test.safetensors --ood textures.safetensors objects.safetensors
+    python benchmarks/detection/few_samples.py --train train.safetensors \
+        --held-out val.safetensors --id test.safetensors --ood textures.safetensors
 
 The default takes half of the held-out samples for the p-values of its parts, so that fewer of them
 set the threshold. The table has, in per cent, what each form of the default keeps of the
