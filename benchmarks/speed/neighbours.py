@@ -107,7 +107,7 @@ def _label_neighbours(bench: Bench) -> None:
         labels = rng.random((len(features), n_labels)) < np.minimum(3 * share / share.sum(), 0.5)
         logits = rng.normal(-4, 2, (len(features), n_labels)).astype(np.float32)
         train = Outputs(logits, features=features, labels=labels)
-        detector = learned(LabelNeighbours(), train)
+        detector = learned(LabelNeighbours(bank=0), train)
         detector.offset_ = 0.0
         return {
             "one sample": lambda: detector.score_samples(train[:1]),

@@ -174,6 +174,19 @@ def test_a_bank_is_the_same_choice_as_that_of_knn():
     np.testing.assert_allclose(
         ns.NNGuide(bank=80).fit(train).score_samples(new), guided(train[rows], new, 50), rtol=1e-9
     )
+    train = replace(train, labels=np.eye(4, dtype=int)[np.arange(200) % 4])  # all are of use
+    detector = ns.LabelNeighbours(bank=80).fit(train)
+    np.testing.assert_array_equal(detector.rows_, rows)
+    np.testing.assert_allclose(
+        detector.score_samples(new), by_label(train[rows], new, 5), rtol=0, atol=1e-12
+    )
+    np.testing.assert_array_equal(detector.nearest(train[rows], 1)[:, 0], rows)
+
+
+def test_by_default_neighbours_by_label_keep_few_samples_because_one_image_takes_long():
+    train = Outputs(np.zeros((6001, 1)), features=np.ones((6001, 2)), labels=np.ones((6001, 1)))
+    assert len(ns.LabelNeighbours().fit(train).bank_) == 6000
+    assert len(ns.LabelNeighbours(bank=0).fit(train).bank_) == 6001
 
 
 @pytest.mark.parametrize("kind", [ns.NNGuide, ns.LabelNeighbours])

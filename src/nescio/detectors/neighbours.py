@@ -9,6 +9,7 @@ rounding.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -228,6 +229,7 @@ class NNGuide(BankDetector):
         return guidance * energies
 
 
+@dataclass(eq=False, repr=False)
 class LabelNeighbours(NearestNeighbours):
     """Similarity to the nearest training samples of each label, weighted by the label's energy.
 
@@ -247,7 +249,8 @@ class LabelNeighbours(NearestNeighbours):
     layer : str
         The array to read: "features", or a name in `Outputs.arrays`.
     bank : int
-        How many training samples to keep at most, as for `NearestNeighbours`.
+        How many training samples to keep at most, as for `NearestNeighbours`. It is smaller here,
+        so that `combined` takes below 3 % of the time of DenseNet-121, for one image at a time.
 
     Attributes
     ----------
@@ -288,6 +291,8 @@ class LabelNeighbours(NearestNeighbours):
         "starts_": "int starts",
     }
 
+    bank: int = 6_000
+
     def _learn(self, arrays: Arrays) -> None:
         features: FloatArray = arrays[self.layer]
         if arrays.labels is None or arrays.labels.ndim != 2:
@@ -308,7 +313,7 @@ class LabelNeighbours(NearestNeighbours):
         label, member = np.nonzero(carried[self.rows_].T)  # ordered by label
         self.members_ = member
         self.starts_ = np.searchsorted(label, np.arange(carried.shape[1] + 1))
-        self.__dict__.pop("_tables", None)
+        self.__dict__.pop("_tables", None)  # those of an earlier fit
 
     def _score(self, arrays: Arrays) -> Array:
         inputs: FloatArray = arrays[self.layer]
@@ -318,14 +323,30 @@ class LabelNeighbours(NearestNeighbours):
                 f"{self.name} has learned {n_labels} labels, but there are logits of "
                 f"{arrays.logits.shape[1]}. Pass outputs of the same model."
             )
-        if not hasattr(self, "_tables"):
-            self._tables = _tables(self.members_, self.starts_, len(self.bank_))
         scores = np.empty(len(inputs))
         width = max(members.size for _, members in self._tables)
         for block in row_blocks(len(inputs), max(*self.bank_.shape, len(self.starts_), width)):
             similarities = self._similarities(unit_rows(inputs[block]))
             scores[block] = np.einsum("ij,ij->i", self._weights(arrays.logits[block]), similarities)
         return scores
+
+    @cached_property
+    def _tables(self) -> list[tuple[Indices, Indices]]:
+        """The members of all labels in few tables, so that not every label takes a step.
+
+        A table is labels, and their members: one row per label. The labels of a table have less
+        than twice as many members as each other. Shorter rows are filled with `len(self.bank_)`.
+        """
+        sizes = np.diff(self.starts_)
+        doublings = np.frexp(sizes)[1]  # 0 for labels without members
+        tables = []
+        for doubling in np.unique(doublings[sizes > 0]):
+            labels = np.flatnonzero(doublings == doubling)
+            members = np.full((len(labels), sizes[labels].max()), len(self.bank_))
+            present = np.arange(members.shape[1]) < sizes[labels][:, None]
+            members[present] = self.members_[np.repeat(doublings == doubling, sizes)]
+            tables.append((labels, members))
+        return tables
 
     def _similarities(self, unit: FloatArray) -> NDArray[np.float64]:
         """Return the mean similarity to the nearest samples of each label."""
@@ -336,13 +357,10 @@ class LabelNeighbours(NearestNeighbours):
         similarities = np.zeros((len(unit), len(self.starts_) - 1))
         for labels, members in self._tables:
             near = products.take(members, axis=1)  # (n_rows, n_labels, n_members)
-            n_further = members.shape[1] - self.k
-            if n_further > 0:
-                near.partition(n_further, axis=2)
-                near = near[:, :, n_further:]
-            sizes = np.minimum(np.diff(self.starts_)[labels], near.shape[2])
-            sums = near.sum(2, dtype=np.float64, where=near > -np.inf)
-            similarities[:, labels] = sums / sizes
+            n_further = max(members.shape[1] - self.k, 0)
+            near.partition(n_further, axis=2)
+            near = near[:, :, n_further:]
+            similarities[:, labels] = near.mean(2, dtype=np.float64, where=near > -np.inf)
         return similarities
 
     def _weights(self, logits: Array) -> NDArray[np.float64]:
@@ -365,21 +383,3 @@ class LabelNeighbours(NearestNeighbours):
             and ((self.members_ >= 0) & (self.members_ < n_bank)).all()
         ):
             raise ValueError("its training samples and labels are not consistent")
-
-
-def _tables(members: Array, starts: Array, absent: int) -> list[tuple[Indices, Indices]]:
-    """Return the members of all labels in few tables, so that not every label takes a step.
-
-    A table is labels, and their members: one row per label. The labels of a table have at most
-    twice as many members as each other. Shorter rows are filled with `absent`.
-    """
-    sizes = np.diff(starts)
-    doublings = np.ceil(np.log2(np.maximum(sizes, 1))).astype(int)
-    tables = []
-    for doubling in np.unique(doublings[sizes > 0]):
-        labels = np.flatnonzero((doublings == doubling) & (sizes > 0))
-        place = np.arange(sizes[labels].max())
-        present = place < sizes[labels][:, None]
-        position = np.where(present, starts[labels][:, None] + place, 0)
-        tables.append((labels, np.where(present, members[position], absent)))
-    return tables
