@@ -460,7 +460,7 @@ def counted_rows(
     hashes[bad] = np.flatnonzero(bad)
     counted = np.ones(len(scores), np.bool_)
     for rows in _grouped(data, groups):
-        n, n_distinct = len(rows), 1 + np.count_nonzero(np.diff(np.sort(hashes[rows])))
+        n, n_distinct = len(rows), 1 + int((np.diff(np.sort(hashes[rows])) > 0).sum())
         if n_distinct < (1 - _SHARE_OF_COPIES) * n:
             m = min(n, max(n_distinct, fewest))
             ranks = np.arange(1, m + 1) * (n + 1) // (m + 1)
