@@ -125,7 +125,7 @@ class NescioWarning(UserWarning):
 
 
 class ImplausibleValuesWarning(NescioWarning):
-    """The values are unusual for a multi-label classifier: constant, never negative, softmax."""
+    """The values are unusual for a multi-label classifier: constant, softmax, copies."""
 
 
 class IgnoredLabelsWarning(NescioWarning):

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from scipy.stats import ttest_rel
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import nescio as ns
 from fixtures.labelled import labelled
@@ -129,6 +130,25 @@ def test_the_result_depends_on_the_seed_and_on_nothing_else(train, held_out):
     state = np.random.get_state()[1].copy()  # noqa: NPY002
     result(train, held_out)
     assert np.array_equal(state, np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_small_products_are_not_shared_among_threads(train, held_out):
+    def blas_threads():
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    with threadpool_limits(2, "blas"):
+        before, during = blas_threads(), []
+        note = lambda _: during.append(blas_threads())  # noqa: E731
+        ns.choose(train, held_out, detectors=FEW, n_folds=2, on_fold=note)
+        assert during == [{1}, {1}]
+        assert blas_threads() == before
+
+
+def test_left_out_labels_that_tell_nothing_are_mentioned(train, held_out):
+    choice = ns.choose(train, held_out, detectors=FEW, n_folds=2)
+    assert "the far data decides" not in str(choice)
+    easy = replace(choice, baseline=replace(choice.baseline, near=(0.0, 0.01)))
+    assert "the far data decides" in str(easy)
 
 
 def test_without_features_the_columns_are_dropped_and_the_result_says_so():

@@ -193,7 +193,8 @@ def test_the_detector_reads_what_a_pipeline_gives_its_classifier(frame):
     assert (model.verdict(x[600:].assign(c=5000.0)) == -1).all()
 
 
-@pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")  # few different texts
+@pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")
+@pytest.mark.filterwarnings("ignore:many of the .* same logits")  # few different texts
 def test_texts_have_no_table():
     texts = ["red cat", "red dog", "blue cat", "blue dog"] * 50
     truth = np.array([["red" in text, "cat" in text] for text in texts]).astype(int)
@@ -349,7 +350,8 @@ def test_wrap_takes_a_fitted_transformer_as_features(frame, tmp_path):
     np.testing.assert_array_equal(again(x).assessment.scores, wrapped(x).assessment.scores)
 
 
-@pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")  # few trees
+@pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")
+@pytest.mark.filterwarnings("ignore:many of the .* same logits")  # few trees
 def test_the_default_of_wrap_does_without_columns_that_no_detector_reads(frame):
     x, y = frame
     for columns in ("abcd", ["a", "kind"]):  # missing values; words

@@ -22,6 +22,7 @@ from nescio.cli.console import (
     progress_bar,
     refuse_overwriting,
     say,
+    stages,
 )
 from nescio.errors import ParameterError, require
 
@@ -207,7 +208,7 @@ def choose(
         check_target(report, force=force)
     reading = files.reading()
     learned_from = read_outputs(train, **reading)
-    with progress_bar("leaving labels out", folds) as advance:
+    with stages() as watch, watch("leaving labels out", folds) as advance:
         choice = choose_detector(
             learned_from,
             read_outputs(held_out, **reading, first=learned_from),

@@ -28,6 +28,7 @@ from nescio.calibration import (
     Scores,
     benjamini_hochberg,
     checked_groups,
+    required_samples,
 )
 from nescio.detectors import inputs
 from nescio.detectors.inputs import Arrays, DetectorInput
@@ -217,6 +218,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         A detector that learns from held-out data (`learns_from_held_out`) learns from a random half
         of the rows, and only the other half sets the threshold.
 
+        If more than a tenth of the rows are copies of others, they do not count: the threshold, its
+        interval and the p-values are those of as many samples as are distinct, with a warning.
+
         Parameters
         ----------
         X : array, tensor, data frame or Outputs
@@ -245,6 +249,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 data, groups = self._learn_from_half(data, groups)
             scores = self._score_rows(data)
             share = self.tpr if tpr is None else tpr
+            counted = inputs.counted_rows(self, data, scores, groups, required_samples(share))
+            if counted is not None:
+                data, scores = data[counted], scores[counted]
+                groups = _groups_at(counted, groups)
             self.calibration_ = self._calibration_from(data, scores, share, confidence, groups)
             self.offset_ = self.calibration_.first.value
             names = _groups_of(self.calibration_, data, groups)
@@ -268,9 +276,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 "it gets (half of them, in calibrate) can be used. Pass more held-out data."
             )
         self._learn_held_out(arrays if usable is None else arrays[usable])
-        if groups is not None and not isinstance(groups, str):
-            groups = checked_groups(groups, len(learning))[~learning]
-        return data[~learning], groups
+        return data[~learning], _groups_at(~learning, groups)
 
     def _calibration_from(
         self, data: DetectorInput, scores: Scores, tpr: float, confidence: float | None, groups: Any
@@ -301,7 +307,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                     "Half of the held-out data goes to the p-values or to whatever else "
                     f"{self.name} learns from it, so it takes twice as many samples."
                 )
-            shape = next(iter(data.arrays.matrices().values())).shape
+            shape = (len(data.source), next(iter(data.arrays.matrices().values())).shape[1])
             by_a_model = bool(getattr(data.source, "manifest", None))  # no array of the user's
             if shape[0] < shape[1] and not by_a_model:
                 hints.append(inputs.transposed_hint(shape))
@@ -607,6 +613,13 @@ def _groups_of(
         groups=None if by_count and isinstance(groups, str) else groups,
         label_counts=data.label_counts() if by_count else None,
     )
+
+
+def _groups_at(rows: BoolArray, groups: Any) -> Any:
+    """Return the groups of some rows, if they are given row by row."""
+    if groups is None or isinstance(groups, str):
+        return groups
+    return checked_groups(groups, len(rows))[rows]
 
 
 @contextmanager
