@@ -29,8 +29,8 @@ JOINT = "joint_energy"
 ENERGY = "top_k_joint_energy(k=20)"  # joint energy itself, if there are at most 20 labels
 DEFAULT = "combined"
 UNGUARDED = "combined(detectors=[joint_energy, label_neighbours, linear_probe])"
-ON_FEATURES = f"combined(detectors=[{ENERGY}, out_of_range])"
-ON_LOGITS = f"combined(detectors=[{ENERGY}, out_of_range(layer=logits)])"
+ON_FEATURES = f"combined(detectors=[{ENERGY}, out_of_range(held_out=true)])"
+ON_LOGITS = f"combined(detectors=[{ENERGY}, out_of_range(layer=logits, held_out=true)])"
 FAR = (("coco70", "textures"), ("coco70", "objects"))
 VOC = (("voc20", "textures"), ("voc20", "objects"))
 LEFT_OUT = {"coco70": "left-out", "voc20": "left-out-voc20"}

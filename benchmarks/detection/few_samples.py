@@ -38,8 +38,8 @@ def main() -> None:
     energy = TopKJointEnergy(MOST_LABELS) if many else JointEnergy()
     detectors = {
         "joint energy": energy,
-        "logits": Combined([energy, OutOfRange("logits")]),
-        "features, no training data": Combined([energy, OutOfRange()]),
+        "logits": Combined([energy, OutOfRange("logits", held_out=True)]),
+        "features, no training data": Combined([energy, OutOfRange(held_out=True)]),
         "with training data": Combined().fit(train, from_probs=False),
     }
     print(f"| held-out samples | {' | '.join(detectors)} |\n|---:|{'---|' * len(detectors)}")

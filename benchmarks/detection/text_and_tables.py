@@ -45,8 +45,8 @@ from nescio.outputs import Outputs
 DETECTORS = (
     *("joint_energy", "top_k_joint_energy(k=20)", "max_logit", "knn", "combined"),
     "combined(detectors=[joint_energy, label_neighbours, linear_probe])",
-    "combined(detectors=[top_k_joint_energy(k=20), out_of_range])",
-    "combined(detectors=[top_k_joint_energy(k=20), out_of_range(layer=logits)])",
+    "combined(detectors=[top_k_joint_energy(k=20), out_of_range(held_out=true)])",
+    "combined(detectors=[top_k_joint_energy(k=20), out_of_range(layer=logits, held_out=true)])",
     *("label_neighbours", "linear_probe"),
     *("relative_mahalanobis", "nnguide", "mahalanobis(normalise=true)", "vim"),
 )

@@ -96,8 +96,8 @@ def test_the_score_is_minus_1_over_the_harmonic_mean(weights, logits):
 
 
 def test_a_guard_has_a_small_weight_unless_weights_are_passed():
-    parts = ["joint_energy", "out_of_range(layer=logits)", "out_of_range"]
-    expected = np.array([1, 0.02, 0.05]) / 1.07
+    parts = ["joint_energy", "out_of_range", "max_logit"]
+    expected = np.array([1, 0.02, 1]) / 2.02
     np.testing.assert_allclose(ns.Combined(parts).normalised_weights(), expected)
     np.testing.assert_allclose(
         ns.Combined(parts, [2, 1, 1]).normalised_weights(), [0.5, 0.25, 0.25]
@@ -109,7 +109,8 @@ def test_a_guard_has_a_small_weight_unless_weights_are_passed():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "parts", [["sum_logit", "max_logit"], ["max_logit", "out_of_range(layer=logits)"]]
+    "parts",
+    [["sum_logit", "max_logit"], ["max_logit", "out_of_range(layer=logits, held_out=true)"]],
 )
 def test_the_promised_share_is_kept_though_the_parts_are_dependent(parts):
     """Over many calibrations on few samples, new samples are kept as often as promised."""
@@ -244,7 +245,7 @@ def test_wrong_parameters(parameters, message, logits):
 
 def test_other_parts_pass_the_common_checks():
     check_detector(ns.Combined([ns.Mahalanobis(), "joint_energy"], [1, 2]))
-    check_detector(ns.Combined(["joint_energy", "out_of_range(layer=logits)"]))
+    check_detector(ns.Combined(["joint_energy", "out_of_range(layer=logits, held_out=true)"]))
 
 
 def damaged(detector, path, monkeypatch, change):
@@ -383,6 +384,7 @@ def test_without_training_data_it_is_joint_energy_with_a_guard(held_out, layer):
     detector, reason = default_detector(None, held_out, nonfinite="out")
     energy, guard = detector.detectors
     assert (energy.name, guard.name, guard.layer) == ("joint_energy", "out_of_range", layer)
+    assert guard.held_out
     assert detector.nonfinite == "out"
     assert "it needs training outputs" in reason
     detector.calibrate(held_out)

@@ -48,11 +48,10 @@ def test_common_checks(name, check):
 )
 def test_another_layer(name):
     train, new = make_outputs(100), make_outputs(20, seed=1)
-    learn = "calibrate" if DETECTORS[name]().learns_from_held_out else "fit"
-    detector = getattr(DETECTORS[name](layer="mahalanobis_max"), learn)(train)
+    detector = DETECTORS[name](layer="mahalanobis_max").fit(train)
     assert detector.n_columns_["mahalanobis_max"] == 8
     moved = [replace(data, features=data.arrays["mahalanobis_max"]) for data in (train, new)]
-    expected = getattr(DETECTORS[name](), learn)(moved[0]).score_samples(moved[1])
+    expected = DETECTORS[name]().fit(moved[0]).score_samples(moved[1])
     np.testing.assert_array_equal(detector.score_samples(new), expected)
 
 

@@ -114,7 +114,7 @@ def out_of_range(held_out, layer="features"):
     """Return a calibrated guard, and the rows whose ranges it has learned."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NescioWarning)
-        guard = ns.OutOfRange(layer).calibrate(held_out)
+        guard = ns.OutOfRange(layer, held_out=True).calibrate(held_out)
     return guard, held_out[learning_half(len(held_out))]
 
 
@@ -129,6 +129,17 @@ def test_the_excess_is_in_units_of_the_range(rng, dtype):
     expected = -np.sqrt(np.array([2**2, 1**2]) / 2 + beyond**2)
     np.testing.assert_allclose(guard.score_samples(new), expected, rtol=1e-3)
     np.testing.assert_array_equal(guard.score_samples(rows), 0.0)
+
+
+def test_the_ranges_are_those_of_training_data_if_there_is_any(rng):
+    train, held_out = rng.normal(size=(2, 300, 4))
+    guard = ns.OutOfRange().fit(train)
+    np.testing.assert_allclose(guard.low_, train.min(0), rtol=1e-4)
+    before = guard.score_samples(held_out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NescioWarning)
+        guard.calibrate(held_out)
+    np.testing.assert_array_equal(guard.score_samples(held_out), before)
 
 
 def test_gross_faults_and_none(rng):

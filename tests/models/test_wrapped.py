@@ -224,7 +224,7 @@ def test_a_wrapped_model_is_wrapped_anew(model, held_out):
     again = ns.wrap(first)
     assert repr(again) == (
         "Wrapped(sklearn: sklearn.multiclass.OneVsRestClassifier, features='input', "
-        "detector=Combined(detectors=[JointEnergy(), OutOfRange()]))"
+        "detector=Combined(detectors=[JointEnergy(), OutOfRange(held_out=True)]))"
     )
     assert again is not first
     assert again.runner is first.runner
@@ -252,7 +252,9 @@ def test_the_default_learns_from_features_if_there_are_labels():
     # In the other order, `fit` chooses again.
     first = ns.wrap(model).calibrate(inputs[400:])
     assert "training outputs" in first.reason
-    assert first.detector.text() == "combined(detectors=[joint_energy, out_of_range])"
+    assert (
+        first.detector.text() == "combined(detectors=[joint_energy, out_of_range(held_out=true)])"
+    )
     again = first.fit(inputs[:400], labels[:400])
     assert "linear_probe" in again.detector.detectors
     # Too few held-out samples, as on the command line.

@@ -65,8 +65,8 @@ class Combined(Detector):
     detectors : list or tuple
         The parts: detectors, or their names, with parameters if needed ("top_k_joint_energy(k=5)").
     weights : list or tuple of float
-        One positive number per part. If empty, each part has its usual weight: 1, and for the guard
-        `out_of_range` 0.05, or 0.02 if it reads logits.
+        One positive number per part. If empty, each part has its usual weight: 1, and 0.02 for the
+        guard `out_of_range`.
 
     Attributes
     ----------
@@ -353,7 +353,7 @@ def default_detector(
     Examples
     --------
     >>> default_detector(held_out=Outputs(np.zeros((500, 3)))).detector
-    Combined(detectors=[JointEnergy(), OutOfRange(layer='logits')])
+    Combined(detectors=[JointEnergy(), OutOfRange(held_out=True, layer='logits')])
     """
     options: Any = {"tpr": tpr, "nonfinite": nonfinite}
     combined = Combined(**options)
@@ -374,7 +374,7 @@ def default_detector(
     reads = f"joint energy{f' of the {MOST_LABELS} largest labels' if many else ''}"
     if outputs is not None and not _too_few(held_out):
         layer = "logits" if outputs.features is None else "features"
-        chosen = Combined([energy, OutOfRange(layer)], **options)
+        chosen = Combined([energy, OutOfRange(layer, held_out=True)], **options)
         reads += f", and the ranges of the {layer}"
     reason = (
         f"Chosen: {reads}. A combination with training data separates better, but {obstacle}."

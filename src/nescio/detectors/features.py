@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio import scores
-from nescio._validation import Array, FloatArray, check_multi_hot, checked_whole
+from nescio._validation import Array, FloatArray, check_multi_hot, checked_flag, checked_whole
 from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
@@ -272,7 +272,7 @@ def _left_out_errors(
 class OutOfRange(Detector):
     """How far the values lie outside of their usual ranges, and how unusual their length is.
 
-    For each column it is the distance to the range of the held-out values, in units of that range,
+    For each column it is the distance to the range of the known values, in units of that range,
     as a root mean square over the columns. To it comes, as one more column with the weight of all
     others together, the logarithm of the row's length: of its distance to the mean, in units of
     the ranges. So inputs on another scale are found, and rows that are too close to the mean.
@@ -285,22 +285,25 @@ class OutOfRange(Detector):
     ----------
     layer : str
         The array to read: "features", "logits", or a name in `Outputs.arrays`.
+    held_out : bool
+        Learn the ranges from half of the held-out data, in `calibrate`, instead of from training
+        data. Logits of training data are often larger than those of new data.
 
     Attributes
     ----------
     low_, high_ : array of shape (n_columns,)
-        The smallest and the largest held-out value of each column.
+        The smallest and the largest known value of each column.
     mean_ : array of shape (n_columns,)
         Their mean.
     scale_ : array of shape (n_columns,)
         The range, high - low; for a column that is constant, the median range of the others.
     lengths_ : array of shape (2,)
-        The smallest and the largest logarithm of a held-out row's length.
+        The smallest and the largest logarithm of a known row's length.
 
     Examples
     --------
     >>> held_out = np.random.default_rng(0).normal(5, 1, (400, 8))
-    >>> guard = OutOfRange().calibrate(held_out, tpr=0.99)
+    >>> guard = OutOfRange(held_out=True).calibrate(held_out, tpr=0.99)
     >>> guard.predict([[5.0, 4, 6, 5, 4, 6, 5, 7], [50.0, 40, 60, 50, 40, 60, 50, 70], [5.0] * 8])
     array([ 1, -1, -1])
     """
@@ -315,25 +318,35 @@ class OutOfRange(Detector):
         "lengths_": "float ends",
     }
 
-    layer: str = "features"
+    usual_weight = 0.02  # chosen in docs/explanation/the-default.md
 
-    @property
-    def usual_weight(self) -> float:  # type: ignore[override]  # it depends on the layer
-        """Small, as that of a guard. Chosen in docs/explanation/the-default.md."""
-        return 0.02 if self.layer == "logits" else 0.05
+    layer: str = "features"
+    held_out: bool = False
 
     @property
     def scores_from(self) -> tuple[str, ...]:
         """The layer."""
         return (self.layer,)
 
-    learns_from_held_out = scores_from
+    @property
+    def learns_from(self) -> tuple[str, ...]:
+        """The layer, unless it is that of held-out data."""
+        return () if self.held_out else self.scores_from
+
+    @property
+    def learns_from_held_out(self) -> tuple[str, ...]:
+        """The layer, if it is that of held-out data."""
+        return self.scores_from if self.held_out else ()
 
     def _check_params(self) -> None:
         super()._check_params()
         check_layer(self.layer, "labels", "head")
+        checked_flag("held_out", self.held_out)
 
     def _learn_held_out(self, arrays: Arrays) -> None:
+        self._learn(arrays)
+
+    def _learn(self, arrays: Arrays) -> None:
         rows = arrays[self.layer].astype(np.float64)
         masked = np.isneginf(rows)
         never_seen = masked.all(0)
