@@ -32,7 +32,8 @@ from nescio.integrations.hugging_face import (
     save_pretrained,
     write_estimator,
 )
-from nescio.integrations.sklearn import TableFeatures, WithVerdict
+from nescio.integrations.sklearn import WithVerdict
+from nescio.models.table_features import TableFeatures
 from nescio.metrics.comparison import compare_outputs
 
 NAMES = ("cat", "dog", "location")  # also the key of a path in a graph

@@ -29,7 +29,8 @@ from nescio.errors import (
     ShapeError,
     TooFewSamplesError,
 )
-from nescio.integrations.sklearn import TableFeatures, WithVerdict
+from nescio.integrations.sklearn import WithVerdict
+from nescio.models.table_features import TableFeatures
 
 LOGISTIC = MultiOutputClassifier(LogisticRegression())
 SCALED = make_pipeline(StandardScaler(), LOGISTIC)

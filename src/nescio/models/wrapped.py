@@ -35,7 +35,7 @@ from nescio.errors import (
     listed,
     warn,
 )
-from nescio.explain import Explanation, PartsExplanation
+from nescio.explain import ExplainedVerdicts
 from nescio.models.base import (
     AUTO_LAYER,
     FEATURES,
@@ -312,11 +312,15 @@ class Wrapped:
 
     def explain(
         self, inputs: Any, *, groups: Any = None, batch_size: int = 256
-    ) -> Explanation | PartsExplanation:
-        """Return each label's share of the score, as the detector's `explain` does."""
+    ) -> ExplainedVerdicts:
+        """Return the reasons of the verdicts, as the detector's `explain` does.
+
+        With the columns of a table that are outside of their usual range, in their own units.
+        """
         detector = self._calibrated()
         outputs = self.outputs(inputs, batch_size=batch_size)
-        return detector.explain(outputs, groups=groups, from_probs=False)
+        explanation = detector.explain(outputs, groups=groups, from_probs=False)
+        return self.runner.explained(explanation, inputs)
 
     # --- the detector ---
 
@@ -338,39 +342,36 @@ class Wrapped:
             How many samples to run at once.
         """
         if self.detector is not None and not self.reason:
-            outputs = self.outputs(train, labels=labels, batch_size=batch_size)
-            own = copy.deepcopy(self.detector)
-            return Wrapped(self.runner, own.fit(outputs, from_probs=False))
-        ready, outputs, hint = self._outputs_with_features(train, labels, batch_size)
-        detector, reason = default_detector(outputs, hint=hint)
+            own, runner = copy.deepcopy(self.detector), self.runner
+            if _read_by(own) & {FEATURES, "head", PENULTIMATE} == {FEATURES}:
+                runner = runner.fitted_to(train)
+            ready = Wrapped(runner, own)
+            outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
+            return Wrapped(ready.runner, own.fit(outputs, from_probs=False))
+        ready, outputs = self._outputs_with_features(
+            self.runner.fitted_to(train), train, labels, batch_size
+        )
+        detector, reason = default_detector(outputs)
         return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
 
     def _outputs_with_features(
-        self, inputs: Any, labels: Any, batch_size: int
-    ) -> tuple[Wrapped, Outputs, str]:
+        self, runner: Runner, inputs: Any, labels: Any, batch_size: int
+    ) -> tuple[Wrapped, Outputs]:
         """Return the outputs with the features that the default reads, if the model has them.
 
-        Also the model that gives them, and what to do if the features cannot be used.
+        Also the model that gives them.
         """
-        ready = self._with_features()
-        is_table = ready.runner.kind == "sklearn" and not isinstance(inputs, Iterator)
+        ready = _with_features(runner)
+        is_table = runner.kind == "sklearn" and not isinstance(inputs, Iterator)
         try:
             outputs = ready.outputs(inputs, labels=labels, batch_size=batch_size)
             if not is_table or outputs.features is None or not np.isnan(outputs.features).any():
-                return ready, outputs, ""
+                return ready, outputs
         except MissingInputError:
             if not is_table:
                 raise
         # Words or missing values, which the model takes, but no detector.
-        outputs = self.outputs(inputs, labels=labels, batch_size=batch_size)
-        return (
-            self,
-            outputs,
-            (
-                "The inputs have words or missing values: pass "
-                "features=nescio.TableFeatures().fit(train)."
-            ),
-        )
+        return self, self.outputs(inputs, labels=labels, batch_size=batch_size)
 
     def calibrate(
         self,
@@ -393,18 +394,16 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
-        model, detector, reason, hint = self, copy.deepcopy(self.detector), self.reason, ""
+        model, detector, reason = self, copy.deepcopy(self.detector), self.reason
         if detector is None:
-            model, outputs, hint = self._outputs_with_features(held_out, None, batch_size)
+            model, outputs = self._outputs_with_features(self.runner, held_out, None, batch_size)
         else:
             outputs = self.outputs(held_out, batch_size=batch_size)
         # `fit` did not know how many held-out samples there would be.
         too_few = reason and isinstance(detector, Combined) and len(outputs) < MIN_HELD_OUT
         if detector is None or too_few:
             has_learned = bool(detector and detector.learns_from)
-            detector, reason = default_detector(
-                held_out=outputs, has_learned=has_learned, hint=hint
-            )
+            detector, reason = default_detector(held_out=outputs, has_learned=has_learned)
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
         return Wrapped(model.runner, detector, reason)
@@ -432,15 +431,6 @@ class Wrapped:
         from nescio.integrations.hugging_face import push_to_hub
 
         return push_to_hub(self, name, **options)
-
-    def _with_features(self) -> Wrapped:
-        """Return the model with the layers that the default detector reads, if it has them."""
-        if getattr(self.runner, "n_features", 0) > MOST_FEATURES:
-            return self  # such as the words of a vocabulary: not sparse, they would fill the memory
-        try:
-            return Wrapped(with_layers(self.runner, Combined()))
-        except (MissingInputError, ParameterError):  # the default is then joint energy
-            return self
 
     def _calibrated(self) -> Detector:
         if self.detector is None:
@@ -488,6 +478,16 @@ def _detector(detector: Any) -> Detector:
 
 
 # --- the layers that a detector reads ------------------------------------------------------------
+
+
+def _with_features(runner: Runner) -> Wrapped:
+    """Return the model with the layers that the default detector reads, if it has them."""
+    if getattr(runner, "n_features", 0) > MOST_FEATURES:  # such as the words of a vocabulary:
+        return Wrapped(runner)  # not sparse, they would fill the memory
+    try:
+        return Wrapped(with_layers(runner, Combined()))
+    except (MissingInputError, ParameterError):  # the default is then joint energy
+        return Wrapped(runner)
 
 
 def _read_by(detector: Detector) -> set[str]:

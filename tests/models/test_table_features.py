@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nescio.errors import IgnoredColumnsWarning, InputError
-from nescio.integrations.sklearn import TableFeatures
+from nescio.models.table_features import TableFeatures
 
 
 def test_the_features_of_a_table():
