@@ -174,7 +174,9 @@ def test_bad_rows_are_told_and_do_not_spoil_the_medians():
 def test_what_is_not_a_sum_over_labels_cannot_be_explained():
     detector = ns.MSP().calibrate(make_outputs(200))
     assert detector.profile_.medians is None
-    with pytest.raises(ParameterError, match=r"msp cannot be explained: .*can be: (Combined.*)\.$") as e:
+    with pytest.raises(
+        ParameterError, match=r"msp cannot be explained: .*can be: (Combined.*)\.$"
+    ) as e:
         detector.explain(make_outputs(3))
     combined = eval(f"ns.{str(e.value).split(': ')[-1][:-1]}")  # the advice works
     assert combined.calibrate(make_outputs(200)).explain(make_outputs(3))[0].parts
@@ -267,9 +269,7 @@ def test_each_part_has_a_score_a_p_value_and_a_share(train):
         p_values = continuous_p_values(reference_scores(part), scores)
         np.testing.assert_array_equal(explanation.part_p_values[:, index], p_values)
     np.testing.assert_allclose(explanation.shares.sum(1), 1)
-    np.testing.assert_array_equal(
-        explanation.shares.argmax(1), explanation.part_p_values.argmin(1)
-    )
+    np.testing.assert_array_equal(explanation.shares.argmax(1), explanation.part_p_values.argmin(1))
 
 
 def test_shares_are_those_of_the_terms(combined):
@@ -374,3 +374,63 @@ def test_few_training_samples_and_ids_that_are_too_few(train):
     assert explanation.nearest[1].shape == (5, 2)
     with pytest.raises(InputError, match="Pass the ids of the training data"):
         explanation.with_train_ids(["only one"])
+
+
+# --- column by column -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guard():
+    return ns.OutOfRange().calibrate(np.random.default_rng(0).normal(5, 1, (400, 6)))
+
+
+def test_values_out_of_their_range_are_named_the_furthest_first(guard):
+    row = np.array([[5.0, 4, 900, 5, -30, 6]])
+    reason = guard.explain(row)[0]
+    assert [c.column for c in reason.ranges[:2]] == ["feature 2", "feature 4"]
+    first = reason.ranges[0]
+    assert (first.value, first.low, first.high) == (900, guard.low_[2], guard.high_[2])
+    excess = np.array([c.excess for c in reason.ranges if c.column.startswith("feature")])
+    beyond = next(c.excess for c in reason.ranges if c.column == "distance to the mean")
+    np.testing.assert_allclose(reason.score, -np.sqrt((excess**2).sum() / 6 + beyond**2))
+    assert reason.to_dict()["column"][0] == "feature 2"
+    assert repr(reason).splitlines()[2].split() == ["column", "value", "usual", "excess"]
+    many = guard.explain(np.full((2, 6), 99.0))
+    assert many[0].summary().endswith("; and 2 more.")
+    assert "feature" in many.columns()["unusual"][1]
+    assert "largest excess" in str(many)
+    json.dumps(many.as_dict(), allow_nan=False)
+
+
+def test_a_usual_row_and_one_that_is_too_close_to_the_mean(guard):
+    usual = guard.explain([[5.0, 4, 6, 5, 4, 7]])
+    assert usual[0].summary().startswith("All values are in their usual ranges. Furthest from")
+    assert len(usual[0].ranges) == 5
+    assert usual.columns()["unusual"] == [""]
+    close = guard.explain(guard.mean_[None] + 1e-4)[0]
+    assert close.summary().startswith("No single value is unusual. Together, they are closer to")
+    far = guard.explain(np.where(np.arange(6) % 2, guard.high_, guard.low_)[None])[0]
+    assert "they are further from the mean than usual" in far.summary()
+
+
+def test_the_names_of_columns_labels_and_masked_labels(rng):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(rng.normal(size=(300, 3)), columns=["length", "width", "height"])
+    named = ns.OutOfRange(tpr=0.99).calibrate(frame)
+    assert named.explain(frame[:1].assign(width=99.0))[0].ranges[0].column == "width"
+    logits = rng.normal(-1, 3, (300, 3))
+    logits[:, 1] = -np.inf
+    guard = ns.Combined(["msp", "out_of_range(layer=logits)"])
+    guard.calibrate(ns.Outputs(logits, label_names=["cat", "dog", "car"]))
+    reason = guard.explain([[900.0, 7.0, 1.0]])[0]
+    assert reason.by_column().ranges[0].column == "cat"
+    assert "dog" not in [column.column for column in reason.by_column().ranges]
+    table = str(guard.explain(np.vstack([logits[:1], [[900.0, 7.0, 1.0]]]))).splitlines()
+    assert (table[1].split()[-1], table[-1].endswith("  cat = 900")) == ("unusual", True)
+
+
+def test_a_value_that_cannot_be_used_is_named(guard):
+    out = ns.OutOfRange(nonfinite="out").calibrate(np.random.default_rng(0).normal(size=(99, 4)))
+    reason = out.explain([[0.0, np.nan, 1.0, 0.0]])[0]
+    assert (reason.ranges[0].column, reason.in_distribution) == ("feature 1", False)
+    json.dumps(reason.as_dict(), allow_nan=False)

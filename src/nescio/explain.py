@@ -120,6 +120,11 @@ class ColumnRange(NamedTuple):
         The ends of the usual range. NaN for a word, which is then rare or new.
     excess : float
         How far the value is outside of the range, in units of the range; 0 within it.
+
+    Examples
+    --------
+    >>> ColumnRange("age", 640.0, 18.0, 90.0, 7.6).text()
+    'age = 640 (usually 18 to 90)'
     """
 
     column: str
@@ -706,6 +711,13 @@ class RangesExplanation(ExplainedVerdicts):
         The usual distance of a whole row to the mean: the smallest and the largest.
     columns_shown : ShownColumns
         The names of the columns, their values, and the ends of their ranges.
+
+    Examples
+    --------
+    >>> from nescio import OutOfRange
+    >>> guard = OutOfRange(tpr=0.99).calibrate(np.random.default_rng(0).normal(5, 1, (400, 8)))
+    >>> print(guard.explain([[5, 4, 6, 500.0, 4, 6, 5, 7]])[0].ranges[0].text())
+    feature 3 = 500 (usually 1.8027 to 7.4868)
     """
 
     layer: str

@@ -248,7 +248,8 @@ class Combined(Detector):
         against = -terms
         endless = np.isinf(against)
         against = np.where(endless.any(1, keepdims=True), endless, against)  # (n_samples, n_parts)
-        return against / against.sum(1, keepdims=True)
+        shares: Scores = against / against.sum(1, keepdims=True)
+        return shares
 
 
 def _nearest(part: Detector, arrays: Arrays) -> Array | None:

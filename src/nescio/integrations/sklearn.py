@@ -94,12 +94,14 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
     --------
     >>> from sklearn.linear_model import LogisticRegression
     >>> from sklearn.multioutput import MultiOutputClassifier
-    >>> x = np.random.default_rng(0).normal(size=(400, 3))
+    >>> x = np.random.default_rng(0).normal(size=(600, 3))
     >>> model = WithVerdict(MultiOutputClassifier(LogisticRegression())).fit(x, x > 0)
     >>> new = [[0.5, -1.0, 0.2], [40.0, -1.0, 0.2]]
     >>> model.predict(new), model.verdict(new)
     (array([[ True, False,  True],
            [ True, False,  True]]), array([ 1, -1]))
+    >>> print(model.explain(new)[1].by_column().ranges[0].text())
+    x0 = 40 (usually -1.4791 to 2.7558)
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
@@ -114,18 +114,15 @@ class SklearnRunner(Runner):
             for step in steps:
                 inputs = step.transform(inputs)
             return explanation.with_columns(partial(last.shown, inputs))
+        made_by = self.prepare if self.features == PREPARED else (None, *self._steps)[-1]
         try:
-            names = self._column_names()
-        except (AttributeError, ValueError):  # not every transformer names its columns
+            if self.features == INPUT:
+                names = self.model.feature_names_in_
+            else:
+                names = made_by.get_feature_names_out()
+        except (AttributeError, ValueError):  # not every model and transformer names its columns
             return explanation
-        return explanation.with_columns(partial(ShownColumns, names, None))
-
-    def _column_names(self) -> Sequence[str]:
-        if self.features == PREPARED:
-            return list(self.prepare.get_feature_names_out())
-        if self.features == PENULTIMATE:
-            return list(self._steps[-1].get_feature_names_out())
-        return list(self.model.feature_names_in_)
+        return explanation.with_columns(partial(ShownColumns, list(names), None))
 
     def _has_decisions(self, model: Any) -> bool:
         if hasattr(model, _DECISIONS):

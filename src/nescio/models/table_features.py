@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -166,7 +167,12 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         after StandardScaler.
         """
         self.names_ = [str(names[number]).rpartition("__")[2] for number in self.kept_]
-        sources = _numbers_by_name(train)
+        original = TableFeatures()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", IgnoredColumnsWarning)  # the pipeline may drop them
+            numbers, _ = original._columns(train, reset=True)
+        input_names = _check_feature_names_in(original)[original.kept_]
+        sources = dict(zip(input_names, numbers.T, strict=True))
         for number, column in enumerate(self._columns(reached, reset=False)[0].T):
             line = _line(column, sources.get(self.names_[number]))
             if line is not None:
@@ -176,18 +182,6 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
-
-
-def _numbers_by_name(table: Any) -> dict[str, Any]:
-    """Return the columns of numbers, by the names that scikit-learn gives them."""
-    if hasattr(table, "select_dtypes"):
-        numbers = table.select_dtypes(["number", "bool"], exclude="timedelta")
-        matrix = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
-        return dict(zip(map(str, numbers.columns), matrix.T, strict=True))
-    array = np.asarray(table)
-    if array.ndim != 2 or array.dtype.kind not in "fiub":
-        return {}
-    return {f"x{number}": column for number, column in enumerate(array.T)}
 
 
 def _line(column: Floats, source: Any) -> tuple[float, float] | None:

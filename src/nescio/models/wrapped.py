@@ -77,7 +77,7 @@ def wrap(
         A detector, calibrated or not; the name of one, such as "mahalanobis" or
         "top_k_joint_energy(k=5)"; or the path of a saved one. If not given, or "auto", it is the
         default: `fit` with labels takes a combination of logits and features, `calibrate` alone
-        joint energy.
+        joint energy and the ranges of the features.
     features : str, sequence of str or transformer, optional
         Which activations are the features. "pooled" is the representation before the task head,
         "penultimate" the input of the last linear layer, "input" the model's own input, and "auto"
@@ -85,7 +85,8 @@ def wrap(
         layer, as `model.named_modules()` has it, for its output; the same followed by ":input",
         such as "fc:input", for its input. ONNX: also the name of an output or of another tensor.
         scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step; or
-        a fitted transformer of the model's input, such as `nescio.TableFeatures`.
+        a fitted transformer of the model's input. If none is chosen, `fit` makes one of a table:
+        `nescio.TableFeatures` of what the classifier reads.
         Features of shape (n_samples, n_features, height, width) are averaged over height and width.
         Of several layers, "pooled,penultimate" or a list, the first are the features, and the
         others are arrays under their own names. The default is none; for checkpoints,
@@ -120,9 +121,9 @@ def wrap(
     >>> wrapped = wrap(model, label_names=["cat", "dog", "cow"]).calibrate(x[100:])
     >>> wrapped([[4.0, -1.0, 5.0], [-4.0, -3.0, -5.0]])
     2 samples, 1 flagged
-    sample       score  p_value  verdict  predicted
-    0           34.017   1.0000  in       cow 1.00, cat 1.00
-    1       1.9707e-05   0.0050  OUT      none
+    sample    score  p_value  verdict  predicted
+    0       -15.216   0.0594  in       cow 1.00, cat 1.00
+    1       -114.92   0.0099  OUT      none
     """
     own = None
     model = getattr(model, "wrapped_", model)  # of a fitted nescio.WithVerdict
