@@ -151,7 +151,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         offset, factor = self.units_
         values = np.hstack([offset + factor * numbers, missing, texts, constant], dtype=object)
         hidden = (features != 1) | (high > 0.5)  # a word is unusual if its column is usually 0
-        is_flag = np.isin(features, (0, 1)) & np.isclose(low, 0) & np.isclose(high, 1)
+        is_flag = np.isin(features, (0, 1)) & (np.abs(low) < 0.01) & (np.abs(high - 1) < 0.01)
         hidden[:, :n_numbers] = np.isnan(numbers) | is_flag[:, :n_numbers]
         values[hidden] = None
         ends = np.full((2, features.shape[1]), np.nan)
