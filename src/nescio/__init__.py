@@ -79,10 +79,7 @@ if TYPE_CHECKING:
         export_onnx as export_onnx,
     )
     from nescio.integrations.hugging_face import from_pretrained as from_pretrained
-    from nescio.integrations.sklearn import (
-        TableFeatures as TableFeatures,
-        WithVerdict as WithVerdict,
-    )
+    from nescio.integrations.sklearn import WithVerdict as WithVerdict
     from nescio.metrics import (
         Comparison as Comparison,
         Evaluation as Evaluation,
@@ -95,6 +92,7 @@ if TYPE_CHECKING:
         wrap as wrap,
     )
     from nescio.models.images import Preprocessing as Preprocessing
+    from nescio.models.table_features import TableFeatures as TableFeatures
     from nescio.monitor import Monitor as Monitor
     from nescio.outputs import (
         Head as Head,
@@ -113,10 +111,11 @@ _NAMES = {
     "explain": "Explanation",
     "export": "DetectorHead export_onnx",
     "integrations.hugging_face": "from_pretrained",
-    "integrations.sklearn": "TableFeatures WithVerdict",
+    "integrations.sklearn": "WithVerdict",
     "metrics": "Comparison Evaluation compare evaluate",
     "models": "Prediction Wrapped wrap",
     "models.images": "Preprocessing",
+    "models.table_features": "TableFeatures",
     "monitor": "Monitor",
     "outputs": "Head Outputs",
     "self_check": "SelfCheck",

@@ -8,7 +8,8 @@ with two medians over the in-distribution data that the detector was calibrated 
     rank median  The median of the largest term of each input, of the second largest, and so on,
                  whichever labels these are.
 
-The score of a combination is split into its parts, and these, if possible, into labels.
+The score of a combination is split into its parts, and these, if possible, into labels. The part
+`out_of_range` compares the columns of a table, or features, with their usual ranges.
 """
 
 from __future__ import annotations
@@ -30,17 +31,22 @@ from nescio.errors import InputError
 Floats = NDArray[np.float64]
 
 __all__ = [
+    "ColumnRange",
     "ExplainedVerdicts",
     "Explanation",
     "LabelTerm",
     "PartReason",
     "PartsExplanation",
+    "RangesExplanation",
     "Reason",
     "Terms",
 ]
 
 _SHOWN_LABELS = 8
+_SHOWN_COLUMNS = 5
 _SHOWN_TEXTS = 3
+_SMALLEST_EXCESS = 1e-9  # less is rounding
+_DISTANCE = "distance to the mean"
 _LONGEST_NAME = 36
 
 
@@ -100,6 +106,51 @@ def _number(value: float) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
 
 
+class ColumnRange(NamedTuple):
+    """The value of one column of an input, next to its usual range.
+
+    Attributes
+    ----------
+    column : str
+        Name of the column, or of the feature or label. "distance to the mean" is that of all
+        columns together, in ranges.
+    value : float or str
+        In the unit of the column; a word, or "missing".
+    low, high : float
+        The ends of the usual range. NaN for a word, which is then rare or new.
+    excess : float
+        How far the value is outside of the range, in units of the range; 0 within it.
+
+    Examples
+    --------
+    >>> ColumnRange("age", 640.0, 18.0, 90.0, 7.6).text()
+    'age = 640 (usually 18 to 90)'
+    """
+
+    column: str
+    value: float | str
+    low: float
+    high: float
+    excess: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON, with None in place of infinity and NaN."""
+        return plain(self._asdict())
+
+    def cells(self) -> tuple[str, str, str]:
+        """Write the value, the usual range and the excess."""
+        excess = f"{self.excess:.3g}"
+        if isinstance(self.value, str):
+            return self.value, "rare or new", excess
+        return f"{self.value:.5g}", f"{self.low:.5g} to {self.high:.5g}", excess
+
+    def text(self) -> str:
+        """Write one line, such as "age = 640 (usually 18 to 90)"."""
+        value, usual, _ = self.cells()
+        usually = "" if isinstance(self.value, str) else "usually "
+        return f"{cut(self.column, 24)} = {cut(value, 24)} ({usually}{usual})"
+
+
 @dataclass(frozen=True)
 class PartReason:
     """What one part of a combination says about one input.
@@ -112,10 +163,10 @@ class PartReason:
         Its score, and the p-value that enters the combined score. NaN if the input has values that
         cannot be used.
     share : float
-        Its share of the evidence against the input. NaN if no part has any.
+        Its share of the evidence against the input. NaN like the score.
     reason : Reason or None
-        The score of the part label by label, if it is made of labels; for a part that is a
-        combination, its parts.
+        The score of the part label by label, if it is made of labels, or column by column; for a
+        part that is a combination, its parts.
     nearest : tuple
         The nearest training samples, if the part knows them: their rows in the training data, or
         their ids (`PartsExplanation.with_train_ids`).
@@ -135,7 +186,8 @@ class PartReason:
             nearest = ", ".join(map(str, self.nearest))
             texts.append(f"{self.detector}: nearest training samples {nearest}")
         if self.reason is not None:
-            texts.append(f"{self.detector} alone: {self.reason.summary()}")
+            alone = "" if self.reason.ranges else f"{self.detector} alone: "
+            texts.append(alone + self.reason.summary())
         return texts
 
     def cells(self) -> tuple[str, str, str]:
@@ -151,7 +203,7 @@ class PartReason:
 
 @dataclass(frozen=True, repr=False)
 class Reason(Result):
-    """The verdict on one input, and its score label by label, or part by part of a combination.
+    """The verdict on one input, and its score by labels, by columns, or by parts of a combination.
 
     Attributes
     ----------
@@ -168,6 +220,9 @@ class Reason(Result):
         The largest term first; empty for a combination.
     parts : tuple of PartReason
         The parts of a combination, the largest share of the evidence first.
+    ranges : tuple of ColumnRange
+        Of `out_of_range`: the columns outside of their usual range, the largest excess first; if
+        there are none, the few that are furthest from their mean.
     """
 
     detector: str
@@ -180,11 +235,12 @@ class Reason(Result):
     term: str = ""
     labels: tuple[LabelTerm, ...] = ()
     parts: tuple[PartReason, ...] = ()
+    ranges: tuple[ColumnRange, ...] = ()
 
     @property
     def index_column(self) -> str:  # type: ignore[override]
         """The column that names the rows of the table."""
-        return "part" if self.parts else "label"
+        return "part" if self.parts else "column" if self.ranges else "label"
 
     def headline(self) -> str:
         """Return one line with the verdict, the score and the threshold."""
@@ -200,6 +256,8 @@ class Reason(Result):
         """Return one line: the largest term next to the usual one, or the most telling part."""
         if self.parts:
             return self._parts_summary()
+        if self.ranges:
+            return self._ranges_summary()
         bad = [label.label for label in self.labels if math.isnan(label.term)]
         if bad:
             return f"Its logits hold NaN or infinity: {', '.join(bad[:_SHOWN_LABELS])}."
@@ -213,18 +271,38 @@ class Reason(Result):
         first = self.parts[0]
         if math.isnan(first.p_value):
             return "It has values that the detector cannot use: NaN or infinity."
-        if math.isnan(first.share):
-            return "No part has any evidence against it."
         return (
             f"{first.detector} has {first.share:.0%} of the evidence against it: its score of "
             f"{first.score:.5g} has the p-value {first.p_value:.2g}."
         )
 
+    def _ranges_summary(self) -> str:
+        first, *others = self.ranges
+        if first.column == _DISTANCE and not any(column.excess for column in others):
+            where = "further from" if float(first.value) > first.high else "closer to"
+            return (
+                f"No single value is unusual. Together, they are {where} the mean than usual: "
+                f"{first.text()}."
+            )
+        texts = [column.text() for column in self.ranges[:_SHOWN_COLUMNS]]
+        more = len(self.ranges) - len(texts)
+        listed = "; ".join(texts) + (f"; and {more:,} more" if more else "")
+        if first.excess:
+            return f"Out of the usual range: {listed}."
+        return f"All values are in their usual ranges. Furthest from the mean: {listed}."
+
     def by_label(self) -> Reason | None:
         """Return the score label by label: this one, or that of the first part that has labels."""
-        if self.labels:
+        return self._first_with("labels")
+
+    def by_column(self) -> Reason | None:
+        """Return the values next to their usual ranges: as `by_label`, for `out_of_range`."""
+        return self._first_with("ranges")
+
+    def _first_with(self, pieces: str) -> Reason | None:
+        if getattr(self, pieces):
             return self
-        reasons = (part.reason.by_label() for part in self.parts if part.reason is not None)
+        reasons = (part.reason._first_with(pieces) for part in self.parts if part.reason)
         return next((reason for reason in reasons if reason is not None), None)
 
     def most_telling(self, n_labels: int) -> tuple[LabelTerm, ...]:
@@ -237,9 +315,12 @@ class Reason(Result):
         return tuple(sorted(order[:n_labels], key=lambda label: label.rank))
 
     def largest(self) -> str:
-        """Return the three labels with the largest terms, or the part with the largest share."""
+        """Return the largest three labels, the largest part, or what is furthest out of range."""
         if self.parts:
             return f"{cut(self.parts[0].detector, 30)} {self.parts[0].cells()[2]}".strip()
+        if self.ranges:
+            first = self.ranges[0]
+            return f"{cut(first.column, 24)} = {first.cells()[0]}" if first.excess else ""
         return ", ".join(f"{cut(label.label, 24)} {label.term:.3g}" for label in self.labels[:3])
 
     def left_out(self, shown: tuple[LabelTerm, ...]) -> str:
@@ -254,17 +335,18 @@ class Reason(Result):
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON, with None in place of infinity and NaN."""
         values = plain(vars(self))
+        for name in ("labels", "parts", "ranges"):
+            pieces = values.pop(name)
+            values |= {name: [piece.as_dict() for piece in pieces]} if pieces else {}
         if self.parts:
-            del values["term"], values["labels"]
-            return values | {"parts": [part.as_dict() for part in self.parts]}
-        del values["parts"]
-        return values | {"labels": [label.as_dict() for label in self.labels]}
+            del values["term"]
+        return values
 
     def columns(self) -> dict[str, Any]:
-        """Return one row per label or part.
+        """Return one row per label, part or column.
 
         Of a label: label, term, share, median, rank and rank_median. Of a part: part, score,
-        p_value and share.
+        p_value and share. Of a column: column, value, low, high and excess.
         """
         if self.parts:
             return by_name(
@@ -273,14 +355,19 @@ class Reason(Result):
                     for p in self.parts
                 ]
             )
-        return by_name([label._asdict() for label in self.labels])
+        return by_name([piece._asdict() for piece in self.labels or self.ranges])
 
     def _view(self) -> View:
         rows: list[tuple[str, ...]]
         if self.parts:
             titles = ["part", "score", "p_value", "share"]
             rows = [(cut(part.detector, _LONGEST_NAME), *part.cells()) for part in self.parts]
-            notes = [text for part in self.parts for text in part.notes()][:_SHOWN_TEXTS]
+            parts = sorted(self.parts, key=lambda part: not (part.reason and part.reason.ranges))
+            notes = [text for part in parts for text in part.notes()][:_SHOWN_TEXTS]
+        elif self.ranges:
+            titles = ["column", "value", "usual", "excess"]
+            rows = [(cut(column.column, 24), *column.cells()) for column in self.ranges]
+            notes = []
         else:
             shown = self.most_telling(_SHOWN_LABELS)
             titles = ["label", self.term, "share", "median", "rank median"]
@@ -317,6 +404,15 @@ def _label_bars(reason: Reason) -> Markup:
 
 
 # --- some samples ---
+
+
+class ShownColumns(NamedTuple):
+    """The columns of features as a reader knows them; a value of None is not shown."""
+
+    names: Sequence[str]
+    values: Array | None  # of shape (n_samples, n_columns); None for the features themselves
+    low: Floats
+    high: Floats
 
 
 @dataclass(frozen=True)
@@ -371,6 +467,10 @@ class ExplainedVerdicts(Result):
     def __getitem__(self, row: int) -> Reason:
         raise NotImplementedError
 
+    def with_columns(self, shown: Callable[[Floats, Floats], ShownColumns]) -> Self:
+        """Return a copy that shows features as a reader knows them, given the ends of ranges."""
+        return self
+
     def __iter__(self) -> Iterator[Reason]:
         return (self[row] for row in range(len(self)))
 
@@ -413,6 +513,8 @@ class ExplainedVerdicts(Result):
             return self[0]._view()
         reasons = [self[row] for row in first_rows(len(self))]
         piece = reasons[0].term or "share of the evidence"
+        by_column = [reason.by_column() for reason in reasons if reason.parts]
+        unusual = [reason.largest() for reason in by_column if reason is not None]
         return View(
             self.summary(),
             table={
@@ -427,6 +529,7 @@ class ExplainedVerdicts(Result):
                     for reason in reasons
                 ],
                 f"largest {piece}": [reason.largest() for reason in reasons],
+                **({"unusual": unusual} if unusual else {}),
             },
             n_rows=len(self),
         )
@@ -522,7 +625,7 @@ class PartsExplanation(ExplainedVerdicts):
         The parts, with their parameters.
     part_scores, part_p_values, shares : array of shape (n_samples, n_parts)
         As in `PartReason`.
-    explanations : tuple of Explanation, PartsExplanation or None
+    explanations : tuple of ExplainedVerdicts or None
         For each part, its own explanation, if it has one.
     nearest : tuple of array or None
         For each part, the nearest training samples of each sample, if the part knows them.
@@ -532,7 +635,7 @@ class PartsExplanation(ExplainedVerdicts):
     part_scores: Floats
     part_p_values: Floats
     shares: Floats
-    explanations: tuple[Explanation | PartsExplanation | None, ...]
+    explanations: tuple[ExplainedVerdicts | None, ...]
     nearest: tuple[Array | None, ...]
 
     def with_train_ids(self, train_ids: Sequence[str] | NDArray[np.str_]) -> Self:
@@ -557,6 +660,11 @@ class PartsExplanation(ExplainedVerdicts):
         )
         return replace(self, nearest=nearest, explanations=inner)
 
+    def with_columns(self, shown: Callable[[Floats, Floats], ShownColumns]) -> Self:
+        """Return a copy that shows features as a reader knows them."""
+        inner = tuple(None if e is None else e.with_columns(shown) for e in self.explanations)
+        return replace(self, explanations=inner)
+
     def __getitem__(self, row: int) -> Reason:
         parts = [
             PartReason(
@@ -575,5 +683,79 @@ class PartsExplanation(ExplainedVerdicts):
         return self._reason(row, parts=tuple(parts))
 
     def columns(self) -> dict[str, Any]:
-        """Return the share of each part: one row per sample, one column per part."""
-        return self._table(dict(zip(self.parts, self.shares.T, strict=True)))
+        """Return the share of each part: one row per sample, one column per part.
+
+        If `out_of_range` is one of them, there is also its `unusual`.
+        """
+        shares = dict(zip(self.parts, self.shares.T, strict=True))
+        ranges = [e for e in self.explanations if isinstance(e, RangesExplanation)][:1]
+        return self._table(joined(shares, *({"unusual": e.columns()["unusual"]} for e in ranges)))
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class RangesExplanation(ExplainedVerdicts):
+    """Features, or the columns of a table, next to their usual ranges.
+
+    It also has the attributes of `ExplainedVerdicts`.
+
+    Attributes
+    ----------
+    layer : str
+        What is compared: "features", "logits", or another array.
+    features : array of shape (n_samples, n_columns)
+        Its values.
+    compare : callable
+        Returns for rows of them the distances to the mean and to the range, both in ranges, of
+        shape (n_samples, n_columns), and then of the whole rows, of shape (n_samples,).
+    whole_range : array of shape (2,)
+        The usual distance of a whole row to the mean: the smallest and the largest.
+    columns_shown : ShownColumns
+        The names of the columns, their values, and the ends of their ranges.
+
+    Examples
+    --------
+    >>> from nescio import OutOfRange
+    >>> guard = OutOfRange(tpr=0.99).calibrate(np.random.default_rng(0).normal(5, 1, (400, 8)))
+    >>> print(guard.explain([[5, 4, 6, 500.0, 4, 6, 5, 7]])[0].ranges[0].text())
+    feature 3 = 500 (usually 1.8027 to 7.4868)
+    """
+
+    layer: str
+    features: FloatArray
+    compare: Callable[[FloatArray], tuple[Floats, Floats, Floats, Floats]]
+    whole_range: Floats
+    columns_shown: ShownColumns
+
+    def with_columns(self, shown: Callable[[Floats, Floats], ShownColumns]) -> Self:
+        """Return a copy that shows features as a reader knows them."""
+        if self.layer != "features":
+            return self
+        return replace(self, columns_shown=shown(self.columns_shown.low, self.columns_shown.high))
+
+    def __getitem__(self, row: int) -> Reason:
+        distances, excess, length, beyond = (
+            np.abs(part[0]) for part in self.compare(self.features[[row]])
+        )
+        excess = np.where(excess < _SMALLEST_EXCESS, 0.0, np.nan_to_num(excess, nan=np.inf))
+        names, values, low, high = self.columns_shown
+        values = self.features[row] if values is None else values[row]
+        order = [c for c in np.lexsort((-distances, -excess)) if values[c] is not None]
+        outside = [c for c in order if excess[c] > 0]
+        ranges = [
+            ColumnRange(
+                names[c],
+                values[c] if isinstance(values[c], str) else float(values[c]),
+                *(float(part[c]) for part in (low, high, excess)),
+            )
+            for c in outside or order[:_SHOWN_COLUMNS]
+        ]
+        if beyond > _SMALLEST_EXCESS or not ranges:
+            low, high = self.whole_range
+            whole = map(float, (length, low, high, beyond))
+            ranges.append(ColumnRange(_DISTANCE, *whole))
+            ranges.sort(key=lambda column: -column.excess)
+        return self._reason(row, term="excess", ranges=tuple(ranges))
+
+    def columns(self) -> dict[str, Any]:
+        """Return `unusual`: for each sample what is furthest out of its range; empty if nothing."""
+        return self._table({"unusual": [reason.largest() for reason in self]})

@@ -20,7 +20,6 @@ import nescio as ns
 from fixtures.offline import run_offline
 from fixtures.texts import N_TOKENS, WORDS, word_tokenizer
 from nescio.errors import (
-    DefaultDetectorWarning,
     ExportError,
     FileError,
     FileFormatError,
@@ -32,8 +31,9 @@ from nescio.integrations.hugging_face import (
     save_pretrained,
     write_estimator,
 )
-from nescio.integrations.sklearn import TableFeatures, WithVerdict
+from nescio.integrations.sklearn import WithVerdict
 from nescio.metrics.comparison import compare_outputs
+from nescio.models.table_features import TableFeatures
 
 NAMES = ("cat", "dog", "location")  # also the key of a path in a graph
 ROWS = np.random.default_rng(0).normal(size=(500, 4))
@@ -275,9 +275,7 @@ def pipeline():
 
 
 def test_a_pipeline_with_the_layer_that_its_detector_reads(tmp_path):
-    wrapped = trained(StandardScaler()).fit(ROWS[:200], ROWS[:200, :3] > 0)
-    with pytest.warns(DefaultDetectorWarning, match="needs 400 held-out samples"):
-        wrapped = wrapped.calibrate(ROWS[200:])
+    wrapped = trained(StandardScaler()).calibrate(ROWS[200:])
     wrapped.save_pretrained(tmp_path / "model")
     loaded = ns.from_pretrained(tmp_path / "model")
     assert loaded.runner.layers == wrapped.runner.layers == ("penultimate",)
@@ -369,6 +367,7 @@ def test_with_verdict_by_default(tmp_path, steps, trusted):
     loaded = ns.from_pretrained(tmp_path / "model", trusted=trusted)
     assert loaded.runner.layers == ("prepared",)
     np.testing.assert_array_equal(loaded.assess(ROWS).scores, model.assess(ROWS).scores)
+    assert loaded.explain(50 * ROWS[:9]).as_dict() == model.explain(50 * ROWS[:9]).as_dict()
     write_estimator(StandardScaler().fit(ROWS), tmp_path / "model" / "features.skops")
     with pytest.raises(FileFormatError, match=r"features\.skops has changed"):
         ns.from_pretrained(tmp_path / "model", trusted=trusted)

@@ -181,7 +181,7 @@ def test_a_data_frame_in_and_out(mlflow, registry, table, tmp_path):
 
     frame, labels = table
     model = OneVsRestClassifier(LogisticRegression()).fit(frame[:100], labels[:100])
-    wrapped = ns.wrap(model, label_names=NAMES)
+    wrapped = ns.wrap(model, label_names=NAMES, detector="joint_energy")
     wrapped = wrapped.calibrate(frame[100:], groups="label_count")
     registry.save_model(wrapped, tmp_path / "model", input_example=frame[:2])
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))

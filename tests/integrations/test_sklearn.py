@@ -11,6 +11,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_validate
 from sklearn.multiclass import OneVsRestClassifier
@@ -29,7 +30,8 @@ from nescio.errors import (
     ShapeError,
     TooFewSamplesError,
 )
-from nescio.integrations.sklearn import TableFeatures, WithVerdict
+from nescio.integrations.sklearn import WithVerdict
+from nescio.models.table_features import TableFeatures
 
 LOGISTIC = MultiOutputClassifier(LogisticRegression())
 SCALED = make_pipeline(StandardScaler(), LOGISTIC)
@@ -117,12 +119,15 @@ def test_it_predicts_as_its_estimator_does_and_flags_what_is_far(estimator, tabl
         model.predict_proba(x[700:]), model.estimator_.predict_proba(x[700:])
     )
     assert model.score(x[700:], y[700:]) == model.estimator_.score(x[700:], y[700:])
-    assert isinstance(model.detector_, ns.NearestNeighbours)
-    assert "knn" in model.reason_
+    wrapped = ns.wrap(model.estimator_).fit(x[:525], y[:525])  # by the same code
+    assert type(model.detector_) is type(wrapped.detector) is ns.Combined
+    assert model.reason_ == wrapped.reason
+    assert model.wrapped_.runner.layers == wrapped.runner.layers == ("prepared",)
     verdict = model.verdict(x[700:])
     assert set(verdict) <= {-1, 1}
     assert 0.88 < (verdict == 1).mean() < 1
     assert (model.verdict(x[700:] * [1, 1, 1, 1, 30]) == 1).mean() < 0.2
+    assert (model.verdict(np.zeros((1, 5))) == -1).all()
 
 
 def test_the_estimator_never_sees_the_samples_that_calibrate(table):
@@ -137,7 +142,7 @@ def test_the_estimator_never_sees_the_samples_that_calibrate(table):
     model.fit(x, y, sample_weight=x[:, 0] ** 2)
     part = model.estimator_.estimators_[0]
     assert len(part.seen_) == 540
-    assert model.detector_.calibration_.n_samples == 360
+    assert model.detector_.calibration_.n_samples == 180  # the others make p-values
     np.testing.assert_array_equal(part.weight_, part.seen_[:, 0] ** 2)  # divided like the rows
     held_out = [row for row in x.tolist() if row not in part.seen_.tolist()]
     scores = model.assess(held_out).scores
@@ -202,7 +207,6 @@ def test_texts_have_no_table():
     with pytest.warns(DefaultDetectorWarning, match="and there are 50"):
         fitted = WithVerdict(model).fit(texts, truth)
     assert "Chosen: joint energy" in fitted.reason_
-    assert "sparse_threshold=0" in fitted.reason_
     assert fitted.predict(["a red cat"]).tolist() == [[1, 1]]
     assert WithVerdict(model, "max_logit").fit(texts, truth).reason_ == ""
 
@@ -223,7 +227,7 @@ def test_features_can_be_a_transformer_or_a_layer(table):
 
 def test_cross_validation(table):
     x, y = table
-    model = WithVerdict(SCALED)
+    model = WithVerdict(SCALED, held_out=0.4)
     predicted = cross_val_predict(model, x, y, cv=2)
     assert predicted.shape == y.shape
     assert len(cross_val_predict(model, x, y, cv=2, method="predict_proba")) == 3
@@ -276,7 +280,7 @@ def test_weights_are_routed(table):
     weights = (y[:, 0] == 1) + 1e-3
     with sklearn.config_context(enable_metadata_routing=True):
         tree = DecisionTreeClassifier(max_depth=2).set_fit_request(sample_weight="importance")
-        model = WithVerdict(tree).fit(x, y, importance=weights)
+        model = WithVerdict(tree, "knn").fit(x, y, importance=weights)
         assert model.predict(x)[:, 0].all()
         scores = cross_validate(model, x, y, cv=2, params={"importance": weights})
         assert np.isfinite(scores["test_score"]).all()
@@ -317,6 +321,7 @@ def test_labels_must_be_multi_hot(table):
     assert (model.verdict(x) == 1).mean() > 0.88
 
 
+@pytest.mark.filterwarnings("ignore::nescio.errors.DefaultDetectorWarning")
 def test_too_few_samples_name_the_parameter(table):
     x, y = table
     model = WithVerdict(LOGISTIC).fit(x, y)
@@ -350,18 +355,81 @@ def test_wrap_takes_a_fitted_transformer_as_features(frame, tmp_path):
     np.testing.assert_array_equal(again(x).assessment.scores, wrapped(x).assessment.scores)
 
 
-@pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")
 @pytest.mark.filterwarnings("ignore:many of the .* same logits")  # few trees
-def test_the_default_of_wrap_does_without_columns_that_no_detector_reads(frame):
+def test_wrap_takes_words_and_missing_values_too(frame):
     x, y = frame
-    for columns in ("abcd", ["a", "kind"]):  # missing values; words
-        some = x[[*columns]]
-        model = clone(BOOSTING).fit(some[:400], y[:400])
-        with pytest.warns(DefaultDetectorWarning, match="pass features=nescio.TableFeatures"):
-            wrapped = ns.wrap(model).fit(some[:400], y[:400]).calibrate(some[400:])
-        assert isinstance(wrapped.detector, ns.JointEnergy)
-        with pytest.raises(InputError):
-            ns.wrap(model, detector="knn").fit(some[:400], y[:400])
+    some = x[["a", "b", "kind"]]
+    model = clone(BOOSTING).fit(some[:400], y[:400])
+    wrapped = ns.wrap(model).fit(some[:400], y[:400])
+    assert wrapped.runner.layers == ("prepared",)
+    assert isinstance(wrapped.calibrate(some[400:]).detector, ns.Combined)
+    again = wrapped.fit(some[200:400], y[200:400])  # the features learn again
+    assert again.runner.prepare.mean_[0] == pytest.approx(some["a"][200:400].mean())
+    # Without training data, there are only logits to read.
+    alone = ns.wrap(model).calibrate(some[400:])
+    assert alone.runner.layers == ()
+    assert alone.detector.scores_from == ("logits",)
+    assert ns.wrap(model, detector="knn").fit(some[:400], y[:400]).runner.layers == ("prepared",)
+
+
+def test_a_detector_that_reads_the_head_gets_the_columns_as_they_are(table):
+    x, y = table
+    model = OneVsRestClassifier(LogisticRegression()).fit(x[:400], y[:400])
+    wrapped = ns.wrap(model, detector="react").fit(x[:400], y[:400])
+    assert wrapped.runner.layers == ("input",)
+
+
+# --- why ----------------------------------------------------------------------------------------
+
+
+def test_the_columns_that_are_strange_are_named(frame):
+    pandas = pytest.importorskip("pandas")
+    x, y = frame
+    x = x[["a", "b", "c", "kind"]]
+    model = WithVerdict(BOOSTING).fit(x[:700], y[:700])
+    new = x[700:704].assign(kind=pandas.Categorical(["red", "red", "ultraviolet", "blue"]))
+    new.iloc[1, 2], new.iloc[3, 0] = 1e5, np.nan
+    explanation = model.explain(new)
+    usual, scaled, word, missing = (reason.by_column().ranges for reason in explanation)
+    assert {column.column for column in usual} == {"a", "b", "c"}
+    assert not any(column.excess for column in usual)
+    first = scaled[0]
+    assert (first.column, first.value, explanation[1].in_distribution) == ("c", 1e5, False)
+    span = np.ptp(x["c"])
+    assert x["c"].min() - 1 <= first.low < first.high <= x["c"].max() + 1
+    assert first.excess == pytest.approx((1e5 - first.high) / (first.high - first.low), 1e-3)
+    assert first.high - first.low > 0.5 * span
+    assert [(c.column, c.value) for c in word] == [("kind", "ultraviolet")]
+    assert (missing[0].column, missing[0].value) == ("a", "missing")
+    line = f"c = 1e+05 (usually {first.low:.5g} to {first.high:.5g})"
+    assert line in repr(explanation[1])
+    assert line in explanation[1]._repr_html_()
+    assert "Out of the usual range: kind = ultraviolet (rare or new)." in repr(explanation[2])
+    assert explanation.to_pandas()["unusual"].tolist()[1:3] == ["c = 1e+05", "kind = ultraviolet"]
+    parts = {part["detector"]: part for part in explanation[2].as_dict()["parts"]}
+    (column,) = parts["out_of_range"]["reason"]["ranges"]
+    assert column | {"excess": 1} == {
+        "column": "kind", "value": "ultraviolet", "low": None, "high": None, "excess": 1,
+    }  # fmt: skip
+
+
+def test_columns_are_named_in_their_own_units_behind_a_pipeline(frame):
+    x, y = frame
+    columns = make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), list("abc")),
+        (OneHotEncoder(sparse_output=False), ["kind"]),
+    )
+    model = WithVerdict(make_pipeline(columns, LOGISTIC)).fit(x[:700], y[:700])
+    strange = model.explain(x[700:701].assign(b=-400.0))[0].by_column().ranges[0]
+    assert (strange.column, strange.value) == ("b", pytest.approx(-400))
+    assert x["b"].min() - 1 <= strange.low < strange.high <= x["b"].max() + 1
+    usual = model.explain(x[700:701])[0].by_column().ranges
+    assert {column.column for column in usual} == {"a", "b", "c"}  # 0 and 1 say nothing
+    wrapped = ns.wrap(model.estimator_).calibrate(x[700:])  # reads the columns as they are
+    names = {column.column for column in wrapped.explain(x[:1])[0].by_column().ranges}
+    assert "pipeline__a" in names
+    reads_input = ns.wrap(model.estimator_, detector="out_of_range", features=columns.fit(x))
+    assert "pipeline__b" in str(reads_input.calibrate(x[600:]).explain(x[:1].assign(b=-400.0)))
 
 
 def test_an_id_that_increases_does_not_flag_new_rows(table):

@@ -331,9 +331,9 @@ def explain(
         print_json({"row": row} | reason.as_dict())
         return
     say(f"row {row}{': ' if reason.id is None else ', '}{reason}")
-    by_label = reason.by_label()
-    if by_label not in (None, reason):  # that of the decisive part of a combination
-        say(f"\nThe part {by_label.detector} alone, label by label: {by_label}")
+    for alone, how in ((reason.by_label(), "label by label"), (reason.by_column(), "by column")):
+        if alone not in (None, reason):  # that of the decisive part of a combination
+            say(f"\nThe part {alone.detector} alone, {how}: {alone}")
 
 
 def _row(detector: Detector, outputs: Outputs, row: int | None, sample_id: str | None) -> int:

@@ -41,7 +41,7 @@ from nescio.errors import (
     ParameterError,
     TooFewSamplesError,
 )
-from nescio.explain import Explanation, PartsExplanation, Terms
+from nescio.explain import ExplainedVerdicts, Explanation, Terms
 from nescio.self_check import NUMBERS, Change, SelfCheck, check_faults, spread_rows
 
 
@@ -408,25 +408,27 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def explain(
         self, X: Any, *, groups: Any = None, from_probs: bool | None = None
-    ) -> Explanation | PartsExplanation:
+    ) -> ExplainedVerdicts:
         """Return each label's share of the score, against the in-distribution medians.
 
         For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for
         `assess`. For one sample, pass a single row: outputs[[7]].
 
-        A combination returns what each part says: its score, its p-value and its share of the
-        evidence. Parts whose score is made of labels are explained label by label, and parts that
-        know their nearest training samples (that have a method `nearest`) name them.
+        `out_of_range` returns the columns that are outside of their usual range. A combination
+        returns what each part says: its score, its p-value and its share of the evidence. Parts are
+        explained by labels or columns if they can be, and parts that know their nearest training
+        samples (that have a method `nearest`) name them.
         """
         if not self.explains:
+            guard = "out_of_range" + "(layer=logits)" * ("logits" in self.scores_from)
             raise ParameterError(
-                f"{self.name} cannot be explained: its score is not made of labels. A sum, a "
-                "maximum or a top-k over labels is: calibrate joint_energy on the same logits, and "
-                "explain with it."
+                f"{self.name} cannot be explained: its score is not made of labels, columns or "
+                "parts. A combination with the detector that compares values with their usual "
+                f"ranges can be: Combined(['{self.name}', '{guard}'])."
             )
         return self._explain(self._decide(X, groups, from_probs=from_probs))
 
-    def _explain(self, decided: Decided) -> Explanation | PartsExplanation:
+    def _explain(self, decided: Decided) -> ExplainedVerdicts:
         """Explain samples that have been scored; called if `explains` is true."""
         terms, medians = self.label_terms(), self.profile_.medians
         assert terms is not None

@@ -219,6 +219,7 @@ class Combined(Detector):
             "ids": data.ids,
             "index": data.index,
             "label_names": self.label_names_ or data.label_names,
+            "columns": data.columns,
         }
         parts = [copy.copy(part).set_params(nonfinite="out") for part in self.detectors_]
         scores, explanations = [], []
@@ -247,9 +248,7 @@ class Combined(Detector):
         against = -terms
         endless = np.isinf(against)
         against = np.where(endless.any(1, keepdims=True), endless, against)  # (n_samples, n_parts)
-        total = against.sum(1, keepdims=True)
-        shares = np.full(against.shape, np.nan)
-        np.divide(against, total, out=shares, where=total > 0)
+        shares: Scores = against / against.sum(1, keepdims=True)
         return shares
 
 
@@ -325,7 +324,6 @@ def default_detector(
     held_out: Outputs | None = None,
     *,
     has_learned: bool = False,
-    hint: str = "",
     tpr: float = 0.95,
     nonfinite: str = "raise",
 ) -> Default:
@@ -345,8 +343,6 @@ def default_detector(
         The data to calibrate on, if it is already there.
     has_learned : bool
         Whether a combination has learned already, from training outputs that are not passed again.
-    hint : str
-        What to do if the training data cannot be used, as a sentence.
     tpr, nonfinite
         As for every detector.
 
@@ -376,10 +372,7 @@ def default_detector(
         layer = "logits" if outputs.features is None else "features"
         chosen = Combined([energy, OutOfRange(layer, held_out=True)], **options)
         reads += f", and the ranges of the {layer}"
-    reason = (
-        f"Chosen: {reads}. A combination with training data separates better, but {obstacle}."
-        + (hint and f" {hint}")
-    )
+    reason = f"Chosen: {reads}. A combination with training data separates better, but {obstacle}."
     if has_learned or train is not None:  # whoever passes training data expects that it is used
         warn(reason, DefaultDetectorWarning)
     return Default(chosen, reason)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from nescio import scores
 from nescio._validation import Array, FloatArray, check_multi_hot, checked_flag, checked_whole
 from nescio.calibration import TIE_TOLERANCE
-from nescio.detectors.base import Detector
+from nescio.detectors.base import Decided, Detector
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
+from nescio.explain import RangesExplanation, ShownColumns
 
 Matrix = NDArray[np.float64]
 
@@ -364,16 +365,39 @@ class OutOfRange(Detector):
 
     def _score(self, arrays: Arrays) -> Array:
         scores = np.empty(len(arrays))
-        low, high = self.lengths_
         for block in row_blocks(len(scores), len(self.scale_)):
             with np.errstate(over="ignore"):  # values that are far too large score -inf
-                moved = self._moved(arrays[self.layer][block])
-                lengths = _log_lengths(moved)
-                moved -= np.clip(moved, *self._moved(np.stack([self.low_, self.high_])))
-                squares = np.einsum("ij,ij->i", moved, moved) / moved.shape[1]
-                beyond = (lengths - np.clip(lengths, low, high)) / (high - low)
+                _, excess, _, beyond = self._compared(arrays[self.layer][block])
+                squares = np.einsum("ij,ij->i", excess, excess) / excess.shape[1]
                 scores[block] = 0.0 - np.sqrt(squares + beyond * beyond)
         return scores
+
+    def _compared(self, rows: FloatArray) -> tuple[Matrix, Matrix, Matrix, Matrix]:
+        """Return the distances to the mean and to the range, in ranges; then of whole rows."""
+        moved = self._moved(rows)
+        excess = moved - np.clip(moved, *self._moved(np.stack([self.low_, self.high_])))
+        lengths, (low, high) = _log_lengths(moved), self.lengths_
+        beyond = (lengths - np.clip(lengths, low, high)) / (high - low)
+        return moved, excess, np.exp(lengths), beyond
+
+    @property
+    def explains(self) -> bool:
+        """Always: by column."""
+        return True
+
+    def _explain(self, decided: Decided) -> RangesExplanation:
+        data, of_labels = decided.data, self.layer == "logits"
+        names = (self.label_names_ or data.label_names) if of_labels else data.columns
+        kind = "label" if of_labels else "feature"
+        names = names or tuple(f"{kind} {number}" for number in range(len(self.low_)))
+        return RangesExplanation(
+            layer=self.layer,
+            features=data.arrays[self.layer],
+            compare=self._compared,
+            whole_range=np.exp(self.lengths_),
+            columns_shown=ShownColumns(names, None, self.low_, self.high_),
+            **self._explained(decided),
+        )
 
     def _moved(self, rows: FloatArray) -> Matrix:
         """Return the distance of each value to the mean, in ranges; 0 for masked logits."""

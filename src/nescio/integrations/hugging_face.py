@@ -57,7 +57,7 @@ _CARD_FILE = "README.md"
 _FILES = (_SETTINGS_FILE, *HASHED_FILES, _CARD_FILE)
 _KIND = FileKind("nescio.folder", "description of a model's folder")
 # The only class of our own in skops files. The list is here, not in a file.
-_OWN_TYPES = ("nescio.integrations.sklearn.TableFeatures",)
+_OWN_TYPES = ("nescio.models.table_features.TableFeatures",)
 # The key of a path in a graph, after its length in each form that protobuf reads. Without it, there
 # is no path; with it, it may be the name of a tensor, which the package onnx tells apart.
 _PATH_KEY = re.compile(rb"(\x08|\x88\x80*\x00)location")

@@ -1,7 +1,6 @@
-"""Verdicts in the style of scikit-learn: a meta-estimator, and features of a table.
+"""Verdicts in the style of scikit-learn: a meta-estimator.
 
 `WithVerdict` is a multi-label classifier that also says which inputs it should not be trusted on.
-`TableFeatures` turns the columns of a table into features for detectors.
 """
 
 from __future__ import annotations
@@ -21,39 +20,22 @@ from sklearn.base import (
     clone,
 )
 from sklearn.model_selection import train_test_split
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from nescio._validation import Array
 from nescio.detectors import Assessment, Detector
-from nescio.detectors.combined import MOST_FEATURES, default_detector
-from nescio.detectors.registry import as_detector
-from nescio.errors import (
-    IgnoredColumnsWarning,
-    InputError,
-    ShapeError,
-    TooFewSamplesError,
-    listed,
-    warn,
-)
-from nescio.models import Wrapped, wrap
+from nescio.errors import InputError, ShapeError, TooFewSamplesError
+from nescio.explain import ExplainedVerdicts
+from nescio.models import wrap
 from nescio.models.inputs import length_of
-from nescio.models.sklearn_models import split_steps
 
-__all__ = ["TableFeatures", "WithVerdict"]
+__all__ = ["WithVerdict"]
 
 _COLUMNS = ("score", "p_value", "verdict")
-_SPARSE = (
-    " The classifier gets a sparse matrix, so columns of numbers are not compared with training "
-    "data. If there are such columns, pass sparse_threshold=0 to ColumnTransformer."
-)
-_RARE = 0.01  # words of fewer rows count as one, so that ids and free text add nothing
-_MOST_COUNTED = 50  # with more rows, whole numbers that are all different are taken for ids
 
 
 def _estimator_has(name: str) -> Callable[[Any], bool]:
@@ -83,12 +65,11 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         A multi-label classifier, or a pipeline that ends in one. If it is already fitted, pass
         `FrozenEstimator(model)`, and to `fit` data that it has not seen.
     detector : Detector or str, optional
-        A detector or the name of one. By default `knn` on the columns, if they are a table of
-        numbers and words; otherwise nescio's default. `reason_` says which.
+        A detector or the name of one. By default that of `nescio.wrap`; `reason_` says which.
     features : transformer or str, optional
         What the detector reads: a transformer of X, which `fit` clones and fits on the training
         part; or a layer, as `nescio.wrap` takes it. By default what the classifier reads, that is X
-        or the output of the pipeline's other steps, as `TableFeatures` prepares it.
+        or the output of the pipeline's other steps, as `nescio.TableFeatures` prepares it.
     tpr : float, optional
         The share of in-distribution data to keep; by default the detector's own, 0.95.
     confidence : float, optional
@@ -113,12 +94,14 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
     --------
     >>> from sklearn.linear_model import LogisticRegression
     >>> from sklearn.multioutput import MultiOutputClassifier
-    >>> x = np.random.default_rng(0).normal(size=(400, 3))
+    >>> x = np.random.default_rng(0).normal(size=(600, 3))
     >>> model = WithVerdict(MultiOutputClassifier(LogisticRegression())).fit(x, x > 0)
     >>> new = [[0.5, -1.0, 0.2], [40.0, -1.0, 0.2]]
     >>> model.predict(new), model.verdict(new)
     (array([[ True, False,  True],
            [ True, False,  True]]), array([ 1, -1]))
+    >>> print(model.explain(new)[1].by_column().ranges[0].text())
+    x0 = 40 (usually -1.4791 to 2.7558)
     """
 
     def __init__(
@@ -170,39 +153,21 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         params |= dict(zip(along, parts[4::2], strict=True))
         estimator = clone(self.estimator).fit(train, labels, **params)
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
-        chosen, note = self._chosen(estimator, train, labels, names)
+        features = self.features
+        if hasattr(features, "fit"):
+            features = clone(features).fit(train, labels)
+        wrapped = wrap(estimator, detector=self.detector, features=features, label_names=names)
+        wrapped = wrapped.fit(train, labels.toarray() if sparse.issparse(labels) else labels)
         try:
-            wrapped = chosen.calibrate(held_out, tpr=self.tpr, confidence=self.confidence)
+            wrapped = wrapped.calibrate(held_out, tpr=self.tpr, confidence=self.confidence)
         except TooFewSamplesError as error:
             raise TooFewSamplesError(
                 f"{error} The calibration samples are held_out={self.held_out} of "
                 f"{length_of(X):,}: pass more data or a larger held_out."
             ) from error
         self.estimator_, self.wrapped_ = estimator, wrapped  # only now: both, or neither
-        self.detector_, self.reason_ = wrapped.detector, wrapped.reason + note
+        self.detector_, self.reason_ = wrapped.detector, wrapped.reason
         return self
-
-    def _chosen(
-        self, estimator: Any, train: Any, labels: Any, label_names: list[str] | None
-    ) -> tuple[Wrapped, str]:
-        """Return the model with a detector that has learned, and a note for the user."""
-        detector = None if self.detector is None else as_detector(self.detector)
-        features, reason, note = self.features, "", ""
-        if hasattr(features, "fit"):
-            features = clone(features).fit(train, labels)
-        elif features is None and (detector is None or _reads_features(detector)):
-            steps, _ = split_steps(estimator)
-            reached = make_pipeline(*steps).transform(train) if steps else train
-            features = _table_features(reached)
-            if features is not None and steps:
-                features = make_pipeline(*steps, features)
-            note = _SPARSE if detector is None and sparse.issparse(reached) else ""
-        if detector is None and hasattr(features, "transform"):
-            detector, reason = default_detector(of_table=True)
-        wrapped = wrap(
-            estimator, detector=detector, features=features, label_names=label_names
-        ).fit(train, labels.toarray() if sparse.issparse(labels) else labels)
-        return Wrapped(wrapped.runner, wrapped.detector, wrapped.reason or reason), note
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return which metadata goes where: all that `fit` gets goes to the estimator."""
@@ -260,6 +225,11 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         self._fitted()
         return self.wrapped_.assess(X, fdr=fdr)
 
+    def explain(self, X: Any) -> ExplainedVerdicts:
+        """Return why each verdict: which part of the detector decided, and unusual columns."""
+        self._fitted()
+        return self.wrapped_.explain(X)
+
     def transform(self, X: Any) -> NDArray[np.float64]:
         """Return the columns score, p_value and verdict (+1 or -1).
 
@@ -303,132 +273,3 @@ def _check_multi_hot(y: Any) -> None:
             f"y must be multi-hot labels, each of them 0 or 1, got {odd[0]}. "
             "sklearn.preprocessing.MultiLabelBinarizer converts lists of labels."
         )
-
-
-def _reads_features(detector: Detector) -> bool:
-    return not {*detector.scores_from, *detector.learns_from} <= {"logits", "labels"}
-
-
-def _table_features(reached: Any) -> TableFeatures | None:
-    """Return fitted features of what the classifier reads; None if that is no table."""
-    if sparse.issparse(reached):
-        return None  # such as the words of a vocabulary
-    if not hasattr(reached, "select_dtypes"):  # no data frame
-        array = np.asarray(reached)
-        if array.ndim != 2 or array.dtype.kind not in "fiub" or array.shape[1] > MOST_FEATURES:
-            return None  # such as texts
-    return TableFeatures().fit(reached)
-
-
-# --- features of a table --------------------------------------------------------------------------
-
-
-class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """The columns of a table as features for detectors: standardised, and with a constant column.
-
-    - Numbers have mean 0 and standard deviation 1. A column of 0 and 1 stays as it is.
-    - Words become one column each. Words of fewer than 1 % of the rows count as one: ids and free
-      text add nothing.
-    - Whole numbers (of an integer type) that are all different in more than 50 rows are taken for
-      ids and left out, with a warning. As floats they are kept. Ids that are floats, or that a
-      pipeline has scaled, are not noticed: drop them yourself.
-    - A missing number counts as the mean, and a further column says that it is missing.
-    - Times are left out: each new row is later than all training rows.
-    - The constant column has the length of a typical row. Detectors that divide features by their
-      length, such as `knn`, would not notice without it how far from the mean a row is.
-
-    Examples
-    --------
-    >>> features = TableFeatures().fit([[1.0, 200.0], [3.0, 400.0]])
-    >>> features.transform([[2.0, 500.0]]).round(2)
-    array([[0.  , 2.  , 0.  , 0.  , 1.41]])
-    """
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn means, standard deviations and words from a data frame or an array."""
-        numbers, words = self._columns(X, reset=True)
-        if np.isinf(numbers).any():
-            raise InputError(
-                f"Input X contains infinity in {np.isinf(numbers).any(1).sum():,} rows. Remove "
-                "these rows, or mark the values as missing (NaN)."
-            )
-        plain = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
-        filled = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
-        self.mean_ = np.where(plain, 0.0, np.nanmean(filled, axis=0))
-        spread = np.where(plain, 1.0, np.nanstd(filled, axis=0))
-        self.scale_ = np.where(spread > 0, spread, 1.0)
-        self.encoder_ = None
-        if words is not None:
-            self.encoder_ = OneHotEncoder(
-                handle_unknown="infrequent_if_exist", min_frequency=_RARE, sparse_output=False
-            ).fit(words)
-        return self
-
-    def transform(self, X: Any) -> NDArray[np.float64]:
-        """Return the features: one row per sample."""
-        check_is_fitted(self)
-        numbers, words = self._columns(X, reset=False)
-        missing = np.isnan(numbers)
-        scaled = np.where(missing, 0.0, (numbers - self.mean_) / self.scale_)
-        parts = [scaled, missing.astype(np.float64)]
-        if self.encoder_ is not None:
-            parts.append(self.encoder_.transform(words))
-        n_columns = numbers.shape[1] + (0 if words is None else words.shape[1])
-        return np.hstack([*parts, np.full((len(numbers), 1), np.sqrt(n_columns))])
-
-    def _columns(self, X: Any, reset: bool) -> tuple[NDArray[np.float64], Any]:
-        """Return the numbers, and the words as text, if there are any."""
-        is_frame = hasattr(X, "select_dtypes")
-        if reset:
-            self.numbers_: list[Any] | None = None
-        if not is_frame or (not reset and self.numbers_ is None):
-            numbers = validate_data(
-                self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
-            )
-            if reset:
-                self.kept_ = _without_ids(dict(enumerate(np.asarray(X).T)))
-            return numbers[:, self.kept_], None
-        validate_data(self, X, reset=reset, skip_check_array=True)
-        if reset:
-            numbers = X.select_dtypes(["number", "bool"], exclude="timedelta")
-            self.numbers_ = _without_ids({name: numbers[name] for name in numbers})
-            self.kept_ = [list(X.columns).index(name) for name in self.numbers_]
-            self.words_ = list(X.select_dtypes(["object", "string", "category"]).columns)
-        values = X[self.numbers_].to_numpy(dtype=np.float64, na_value=np.nan)
-        if not self.words_:
-            return values, None
-        words = X[self.words_].astype(object)
-        return values, np.where(words.isna(), "", _as_texts(words.to_numpy()))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
-
-def _without_ids(columns: dict[Any, Any]) -> list[Any]:
-    """Return the names of the columns that are no ids; warn about those that are."""
-    ids = [name for name, column in columns.items() if _is_id(column)]
-    if ids:
-        warn(
-            f"the columns {listed(ids)} hold whole numbers, all "
-            "different. They are taken for ids and left out of the features of the detector. Drop "
-            "them. If they are quantities, keep them by converting them to float.",
-            IgnoredColumnsWarning,
-        )
-    return [name for name in columns if name not in ids]
-
-
-def _is_id(column: Any) -> bool:
-    if column.dtype.kind not in "iu":
-        return False
-    values = column.dropna().to_numpy() if hasattr(column, "dropna") else column
-    return _MOST_COUNTED < len(values) == len(np.unique(values))
-
-
-def _as_text(word: Any) -> str:
-    """Return a word as text; 1.0 is 1, because a missing value turns a column into floats."""
-    return str(int(word) if isinstance(word, float) and word.is_integer() else word)
-
-
-_as_texts = np.frompyfunc(_as_text, 1, 1)

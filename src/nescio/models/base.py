@@ -17,6 +17,7 @@ import numpy as np
 from nescio._validation import Array, check_matrix, to_numpy
 from nescio._version import __version__
 from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.explain import ExplainedVerdicts
 from nescio.models.images import Preprocessing
 from nescio.models.inputs import InputBatch, batches_of, n_rows
 from nescio.models.texts import TextTokenizer, Tokens
@@ -170,6 +171,14 @@ class Runner(ABC):
     def has_layer(self, name: str) -> bool:
         """Return whether the model has such a layer, as `features` may name it."""
         return False
+
+    def fitted_to(self, train: Any) -> Self:
+        """Return a runner whose features have learned from training inputs, if they learn."""
+        return self
+
+    def explained(self, explanation: ExplainedVerdicts, inputs: Any) -> ExplainedVerdicts:
+        """Return an explanation with the names of the features, if they have any."""
+        return explanation
 
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
         """Give weight, of this shape, and bias of layers that may be the last, likeliest first."""

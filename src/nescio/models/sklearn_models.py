@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import sklearn
 
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
+from nescio.detectors.combined import MOST_FEATURES
 from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
-from nescio.models.base import INPUT, PREPARED, Runner
+from nescio.explain import ExplainedVerdicts, ShownColumns
+from nescio.models.base import AUTO_LAYER, INPUT, PREPARED, Runner, layer_names
 from nescio.models.inputs import as_texts, n_rows
+from nescio.models.table_features import TableFeatures, table_features
 from nescio.outputs.outputs import PENULTIMATE
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
@@ -27,7 +32,8 @@ class SklearnRunner(Runner):
 
     The layers are "input", as it is given, and "penultimate", the input of the classifier at the
     end of a pipeline, such as standardised columns. `features` may also be a fitted transformer of
-    the model's input, such as `nescio.TableFeatures`: its layer is named "prepared".
+    the model's input, such as `nescio.TableFeatures`: its layer is named "prepared". `fitted_to`
+    makes one if the caller has chosen no features.
     """
 
     kind = "sklearn"
@@ -62,6 +68,7 @@ class SklearnRunner(Runner):
             raise ParameterError(f"{_DECISIONS} gives no probabilities: leave out from_probs.")
         settings |= {"output": output, "from_probs": output == _PROBS}
         super().__init__(model, **settings)
+        self.layers_are_default = layer_names(settings.get("features")) in ((), (AUTO_LAYER,))
         for layer in self.layers:
             if not self.has_layer(layer):
                 raise ParameterError(
@@ -83,7 +90,39 @@ class SklearnRunner(Runner):
 
     def changed(self, **settings: Any) -> Self:
         """Return a runner of the same model and transformer with some parameters changed."""
-        return super().changed(**{"prepare": self.prepare, **settings})
+        automatic = {"features": AUTO_LAYER} if self.layers and self.layers_are_default else {}
+        return super().changed(**{"prepare": self.prepare, **automatic, **settings})
+
+    def fitted_to(self, train: Any) -> Self:
+        """Return a runner that prepares the columns of a table, if features were not chosen.
+
+        `TableFeatures` learns from what the classifier reads of the training inputs. Sparse
+        matrices and batches stay as they are.
+        """
+        inputs = to_numpy(train) if is_torch(train) else train
+        if not self.layers_are_default or not self.takes(inputs) or self.n_features > MOST_FEATURES:
+            return self
+        with _explained_errors(inputs):
+            features = table_features(inputs, self._steps)
+        return self if features is None else self.changed(prepare=features, features=AUTO_LAYER)
+
+    def explained(self, explanation: ExplainedVerdicts, inputs: Any) -> ExplainedVerdicts:
+        """Return an explanation with the names and, of a table, the units of its columns."""
+        inputs = to_numpy(inputs) if is_torch(inputs) else inputs
+        steps, last = split_steps(self.prepare)
+        if self.features == PREPARED and isinstance(last, TableFeatures) and self.takes(inputs):
+            for step in steps:
+                inputs = step.transform(inputs)
+            return explanation.with_columns(partial(last.shown, inputs))
+        made_by = self.prepare if self.features == PREPARED else (None, *self._steps)[-1]
+        try:
+            if self.features == INPUT:
+                names = self.model.feature_names_in_
+            else:
+                names = made_by.get_feature_names_out()
+        except (AttributeError, ValueError):  # not every model and transformer names its columns
+            return explanation
+        return explanation.with_columns(partial(ShownColumns, list(names), None))
 
     def _has_decisions(self, model: Any) -> bool:
         if hasattr(model, _DECISIONS):
@@ -103,7 +142,7 @@ class SklearnRunner(Runner):
         if is_torch(inputs):
             inputs = to_numpy(inputs)
         model, layers = self.model, {INPUT: inputs}
-        try:
+        with _explained_errors(inputs):
             if PREPARED in self.layers:
                 layers[PREPARED] = self.prepare.transform(inputs)
             if PENULTIMATE in self.layers:  # the steps before the last run only once
@@ -111,11 +150,6 @@ class SklearnRunner(Runner):
                 layers[PENULTIMATE] = inputs
             compute = self._decisions if self.output == _DECISIONS else self._probs
             logits = compute(model, inputs)
-        except NescioError:
-            raise
-        except Exception as error:  # models raise many kinds
-            hint = f" For texts, {_TEXTS}" if as_texts(layers[INPUT]) is not None else ""
-            raise InputError(f"the model cannot run on these inputs: {error}{hint}") from error
         if logits.ndim != 2:
             raise ShapeError(
                 f"{self.output} returns shape {logits.shape}; expected (n_samples, n_labels)."
@@ -160,6 +194,17 @@ class SklearnRunner(Runner):
     def describe(self) -> dict[str, Any]:
         """Return what a manifest says about the model."""
         return {**super().describe(), "sklearn_version": sklearn.__version__}
+
+
+@contextmanager
+def _explained_errors(inputs: Any) -> Iterator[None]:
+    try:
+        yield
+    except NescioError:
+        raise
+    except Exception as error:  # models raise many kinds
+        hint = f" For texts, {_TEXTS}" if as_texts(inputs) is not None else ""
+        raise InputError(f"the model cannot run on these inputs: {error}{hint}") from error
 
 
 def split_steps(model: Any) -> tuple[list[Any], Any]:

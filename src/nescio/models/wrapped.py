@@ -36,7 +36,7 @@ from nescio.errors import (
     listed,
     warn,
 )
-from nescio.explain import Explanation, PartsExplanation
+from nescio.explain import ExplainedVerdicts
 from nescio.models.base import (
     AUTO_LAYER,
     FEATURES,
@@ -80,7 +80,7 @@ def wrap(
         A detector, calibrated or not; the name of one, such as "mahalanobis" or
         "top_k_joint_energy(k=5)"; or the path of a saved one. If not given, or "auto", it is the
         default: `fit` with labels takes a combination of logits and features, `calibrate` alone
-        joint energy.
+        joint energy and the ranges of the features.
     features : str, sequence of str or transformer, optional
         Which activations are the features. "pooled" is the representation before the task head,
         "penultimate" the input of the last linear layer, "input" the model's own input, and "auto"
@@ -88,7 +88,8 @@ def wrap(
         layer, as `model.named_modules()` has it, for its output; the same followed by ":input",
         such as "fc:input", for its input. ONNX: also the name of an output or of another tensor.
         scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step; or
-        a fitted transformer of the model's input, such as `nescio.TableFeatures`.
+        a fitted transformer of the model's input. If none is chosen, `fit` makes one of a table:
+        `nescio.TableFeatures` of what the classifier reads.
         Features of shape (n_samples, n_features, height, width) are averaged over height and width.
         Of several layers, "pooled,penultimate" or a list, the first are the features, and the
         others are arrays under their own names. The default is none; for checkpoints,
@@ -123,9 +124,9 @@ def wrap(
     >>> wrapped = wrap(model, label_names=["cat", "dog", "cow"]).calibrate(x[100:])
     >>> wrapped([[4.0, -1.0, 5.0], [-4.0, -3.0, -5.0]])
     2 samples, 1 flagged
-    sample       score  p_value  verdict  predicted
-    0           34.017   1.0000  in       cow 1.00, cat 1.00
-    1       1.9707e-05   0.0050  OUT      none
+    sample    score  p_value  verdict  predicted
+    0       -15.216   0.0594  in       cow 1.00, cat 1.00
+    1       -114.92   0.0099  OUT      none
     """
     own = None
     model = getattr(model, "wrapped_", model)  # of a fitted nescio.WithVerdict
@@ -318,11 +319,15 @@ class Wrapped:
 
     def explain(
         self, inputs: Any, *, groups: Any = None, batch_size: int = 256
-    ) -> Explanation | PartsExplanation:
-        """Return each label's share of the score, as the detector's `explain` does."""
+    ) -> ExplainedVerdicts:
+        """Return the reasons of the verdicts, as the detector's `explain` does.
+
+        With the columns of a table that are outside of their usual range, in their own units.
+        """
         detector = self._calibrated()
         outputs = self.outputs(inputs, batch_size=batch_size)
-        return detector.explain(outputs, groups=groups, from_probs=False)
+        explanation = detector.explain(outputs, groups=groups, from_probs=False)
+        return self.runner.explained(explanation, inputs)
 
     # --- the detector ---
 
@@ -344,39 +349,36 @@ class Wrapped:
             How many samples to run at once.
         """
         if self.detector is not None and not self.reason:
-            outputs = self.outputs(train, labels=labels, batch_size=batch_size)
-            own = copy.deepcopy(self.detector)
-            return Wrapped(self.runner, own.fit(outputs, from_probs=False))
-        ready, outputs, hint = self._outputs_with_features(train, labels, batch_size)
-        detector, reason = default_detector(outputs, hint=hint)
+            own, runner = copy.deepcopy(self.detector), self.runner
+            if _read_by(own) & {FEATURES, "head", PENULTIMATE} == {FEATURES}:
+                runner = runner.fitted_to(train)
+            ready = Wrapped(runner, own)
+            outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
+            return Wrapped(ready.runner, own.fit(outputs, from_probs=False))
+        ready, outputs = self._outputs_with_features(
+            self.runner.fitted_to(train), train, labels, batch_size
+        )
+        detector, reason = default_detector(outputs)
         return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
 
     def _outputs_with_features(
-        self, inputs: Any, labels: Any, batch_size: int
-    ) -> tuple[Wrapped, Outputs, str]:
+        self, runner: Runner, inputs: Any, labels: Any, batch_size: int
+    ) -> tuple[Wrapped, Outputs]:
         """Return the outputs with the features that the default reads, if the model has them.
 
-        Also the model that gives them, and what to do if the features cannot be used.
+        Also the model that gives them.
         """
-        ready = self._with_features()
-        is_table = ready.runner.kind == "sklearn" and not isinstance(inputs, Iterator)
+        ready = _with_features(runner)
+        is_table = runner.kind == "sklearn" and not isinstance(inputs, Iterator)
         try:
             outputs = ready.outputs(inputs, labels=labels, batch_size=batch_size)
             if not is_table or outputs.features is None or not np.isnan(outputs.features).any():
-                return ready, outputs, ""
+                return ready, outputs
         except MissingInputError:
             if not is_table:
                 raise
         # Words or missing values, which the model takes, but no detector.
-        outputs = self.outputs(inputs, labels=labels, batch_size=batch_size)
-        return (
-            self,
-            outputs,
-            (
-                "The inputs have words or missing values: pass "
-                "features=nescio.TableFeatures().fit(train)."
-            ),
-        )
+        return self, self.outputs(inputs, labels=labels, batch_size=batch_size)
 
     def calibrate(
         self,
@@ -406,18 +408,16 @@ class Wrapped:
             Whether to check for blind spots. With 200 or more inputs, it takes less than half as
             long as calibrating.
         """
-        model, detector, reason, hint = self, copy.deepcopy(self.detector), self.reason, ""
+        model, detector, reason = self, copy.deepcopy(self.detector), self.reason
         if detector is None:
-            model, outputs, hint = self._outputs_with_features(held_out, None, batch_size)
+            model, outputs = self._outputs_with_features(self.runner, held_out, None, batch_size)
         else:
             outputs = self.outputs(held_out, batch_size=batch_size)
         # `fit` did not know how many held-out samples there would be.
         too_few = reason and isinstance(detector, Combined) and len(outputs) < MIN_HELD_OUT
         if detector is None or too_few:
             has_learned = bool(detector and detector.learns_from)
-            detector, reason = default_detector(
-                held_out=outputs, has_learned=has_learned, hint=hint
-            )
+            detector, reason = default_detector(held_out=outputs, has_learned=has_learned)
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
         calibrated = Wrapped(model.runner, detector, reason)
@@ -511,15 +511,6 @@ class Wrapped:
 
         return push_to_hub(self, name, **options)
 
-    def _with_features(self) -> Wrapped:
-        """Return the model with the layers that the default detector reads, if it has them."""
-        if getattr(self.runner, "n_features", 0) > MOST_FEATURES:
-            return self  # such as the words of a vocabulary: not sparse, they would fill the memory
-        try:
-            return Wrapped(with_layers(self.runner, Combined()))
-        except (MissingInputError, ParameterError):  # the default is then joint energy
-            return self
-
     def _calibrated(self) -> Detector:
         if self.detector is None:
             raise NotCalibratedError(
@@ -569,6 +560,16 @@ def _detector(detector: Any) -> Detector:
 
 
 # --- the layers that a detector reads ------------------------------------------------------------
+
+
+def _with_features(runner: Runner) -> Wrapped:
+    """Return the model with the layers that the default detector reads, if it has them."""
+    if getattr(runner, "n_features", 0) > MOST_FEATURES:  # such as the words of a vocabulary:
+        return Wrapped(runner)  # not sparse, they would fill the memory
+    try:
+        return Wrapped(with_layers(runner, Combined()))
+    except (MissingInputError, ParameterError):  # the default is then joint energy
+        return Wrapped(runner)
 
 
 def _read_by(detector: Detector) -> set[str]:

@@ -127,12 +127,26 @@ class PartShare(Struct):
     nearest: Annotated[list[int | str], Meta(description="The nearest training samples.")]
 
 
+class ColumnRange(Struct):
+    """A feature, a column or a label next to its usual range."""
+
+    column: str
+    value: float | str | None
+    low: Annotated[float | None, Meta(description="The smallest usual value; null for a word.")]
+    high: Annotated[float | None, Meta(description="The largest usual value; null for a word.")]
+    excess: Annotated[float | None, Meta(description="How far it is outside, in ranges.")]
+
+
 class Explanation(Struct):
     """The reason for one verdict."""
 
     term: Annotated[str, Meta(description="What the labels' terms are, such as energy.")]
     summary: str
     labels: list[LabelShare]
+    ranges: Annotated[
+        list[ColumnRange] | UnsetType,
+        Meta(description="Of out_of_range: the values outside of their usual range."),
+    ] = UNSET
     parts: list[PartShare] | UnsetType = UNSET
 
 

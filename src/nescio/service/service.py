@@ -43,7 +43,7 @@ _SAVE_EVERY = 240  # the state is saved after this many looks at the traffic
 _BATCH_VALUES = 1 << 15
 _QUICK_BYTES = 65_536  # of JSON; they are encoded and decoded in less time than a thread takes
 _QUICK_SECONDS = 0.003
-_EXPLAINED_LABELS = 20
+_EXPLAINED_LABELS = _EXPLAINED_COLUMNS = 20
 
 Value = TypeVar("Value")
 Work = TypeVar("Work")
@@ -185,6 +185,10 @@ def _explanation(reason: Reason) -> dict[str, Any]:
         "summary": reason.summary(),
         "labels": [label.as_dict() for label in labels],
     }
+    by_column = reason.by_column()
+    if by_column is not None:
+        ranges = by_column.ranges[:_EXPLAINED_COLUMNS]
+        explanation["ranges"] = [column.as_dict() for column in ranges]
     if reason.parts:
         parts = [part.as_dict() for part in reason.parts]
         explanation["parts"] = [{k: v for k, v in p.items() if k != "reason"} for p in parts]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nescio.errors import IgnoredColumnsWarning, InputError
-from nescio.integrations.sklearn import TableFeatures
+from nescio.models.table_features import TableFeatures
 
 
 def test_the_features_of_a_table():
@@ -16,8 +16,8 @@ def test_the_features_of_a_table():
     x["kind"] = pandas.Categorical(np.where(x["a"] > 5, "red", "blue"))
     x.loc[::20, "b"] = np.nan
     features = TableFeatures().fit(x).transform(x)
-    # 5 numbers, whether each is missing, ids (all of them rare), 2 kinds and a constant
-    assert features.shape == (len(x), 5 + 5 + 1 + 2 + 1)
+    # 5 numbers, whether each is missing, ids (all of them rare), 2 kinds or rare, and a constant
+    assert features.shape == (len(x), 5 + 5 + 1 + 3 + 1)
     numbers = x[list("acde")].to_numpy()
     np.testing.assert_allclose(
         features[:, [0, 2, 3, 4]], (numbers - numbers.mean(0)) / numbers.std(0)
@@ -27,7 +27,8 @@ def test_the_features_of_a_table():
     assert (features[gaps, 1] == 0).all()
     np.testing.assert_array_equal(features[:, 10], 1)
     np.testing.assert_array_equal(features[:, 11:13].sum(1), 1)
-    np.testing.assert_allclose(features[:, 13], np.sqrt(7))
+    np.testing.assert_array_equal(features[:, 13], 0)
+    np.testing.assert_allclose(features[:, 14], np.sqrt(7))
 
 
 def test_columns_of_0_and_1_and_columns_without_numbers_stay():
@@ -41,11 +42,23 @@ def test_columns_of_0_and_1_and_columns_without_numbers_stay():
         TableFeatures().fit(pandas.DataFrame({"a": [1.0, np.inf, 3.0]}))
 
 
-def test_an_unknown_word_is_no_error():
+def test_an_unknown_word_has_a_column():
     pandas = pytest.importorskip("pandas")
     features = TableFeatures().fit(pandas.DataFrame({"kind": ["x", "y", None] * 50}))
     transformed = features.transform(pandas.DataFrame({"kind": ["x", "z", None]}))
-    np.testing.assert_array_equal(transformed[:, :3], [[0, 1, 0], [0, 0, 0], [1, 0, 0]])
+    expected = [[0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
+    np.testing.assert_array_equal(transformed[:, :4], expected)
+
+
+def test_the_names_of_the_features():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"kind": ["x", "y"] * 50, "age": np.arange(100.0)})
+    features = TableFeatures().fit(table)
+    names = ["age", "age is missing", "kind = x", "kind = y", "kind is rare or new", "constant"]
+    assert features.get_feature_names_out().tolist() == names
+    frame = features.set_output(transform="pandas").transform(table)
+    assert frame.columns.tolist() == names
+    assert TableFeatures().fit([[1.0], [2.0]]).get_feature_names_out()[0] == "x0"
 
 
 def test_a_frame_after_an_array_and_an_array_after_a_frame():
@@ -94,7 +107,7 @@ def test_other_ordinary_columns():
         }
     )
     features = TableFeatures().fit_transform(table)
-    assert features.shape == (60, 4 + 4 + 1 + 1)  # without the times
+    assert features.shape == (60, 4 + 4 + 2 + 1)  # without the times
     np.testing.assert_array_equal(features[:3, :3], [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
     np.testing.assert_array_equal(features[:3, 4:7], [[0, 0, 1], [0, 0, 1], [0, 1, 1]])
     np.testing.assert_array_equal(features[:, 8], 1)
