@@ -45,7 +45,7 @@ def test_the_commands_of_the_readme(here, nescio, succeeds):
 def test_machines_read_json(here, nescio):
     code, out, _ = nescio("calibrate", "val.npy", "-o", "x.nescio", "--json")
     fitted = json.loads(out)
-    assert (code, fitted["n_samples"], fitted["detector"]) == (0, 500, "joint_energy")
+    assert (code, fitted["n_samples"], fitted["detector"]) == (0, 250, "combined")
     assert fitted["threshold"]["all"] == ns.load("x.nescio").offset_
     low, high = fitted["tpr_interval_99"]["all"]
     assert low < 0.95 < high

@@ -124,7 +124,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(here):
 def test_a_combination_is_written_in_brackets(here, nescio, succeeds):
     name = "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], weights=[1, 2])"
     out = succeeds("calibrate", "val.npy", "-d", name, "-o", "x.nescio")
-    assert "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], rule=harmonic" in out
+    assert "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], weights=[1, 2])" in out
     _, out, _ = nescio("calibrate", "val.npy", "-d", name, "-o", "x.nescio", "--force", "--json")
     assert json.loads(out)["parameters"]["weights"] == [1, 2]
     assert "weights=1, 2" in nescio("info", "x.nescio")[1]

@@ -268,14 +268,15 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         that the detector has learned from are not.
         """
         learning = learning_half(len(data.arrays))
-        arrays = data[learning].arrays.only(self.learns_from_held_out)
-        usable = inputs.usable_rows(arrays, self) if len(arrays) else np.zeros(0, np.bool_)
-        if usable is not None and not usable.any():
+        arrays = data.arrays.only(self.learns_from_held_out)
+        usable = inputs.usable_rows(arrays, self)  # of all rows: an error names them by number
+        rows = learning if usable is None else learning & usable
+        if not rows.any():
             raise TooFewSamplesError(
-                f"{self.name} learns from held-out data, but none of the {len(arrays):,} rows that "
-                "it gets (half of them, in calibrate) can be used. Pass more held-out data."
+                f"{self.name} learns from held-out data, but none of the {learning.sum():,} rows "
+                "that it gets (half of them, in calibrate) can be used. Pass more held-out data."
             )
-        self._learn_held_out(arrays if usable is None else arrays[usable])
+        self._learn_held_out(arrays[rows])
         return data[~learning], _groups_at(~learning, groups)
 
     def _calibration_from(
