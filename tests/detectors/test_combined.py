@@ -341,7 +341,7 @@ def outputs(n, seed=0, **without):
 
 
 def test_features_and_labels_make_a_combination_that_can_be_used():
-    train, held_out = outputs(300), outputs(MIN_HELD_OUT, 1)
+    train, held_out = outputs(300), outputs(400, 1)
     detector, reason = default_detector(train, held_out, tpr=0.9)
     assert detector.name == "combined"
     assert "linear probe" in reason
@@ -365,7 +365,7 @@ def test_features_and_labels_make_a_combination_that_can_be_used():
             outputs(500, features=np.ones((500, 4097))),
             "there are 4,097 features",
         ),
-        (outputs(300), outputs(MIN_HELD_OUT - 1), "needs 120 held-out samples, and there are 119"),
+        (outputs(300), outputs(79), "needs 80 held-out samples, and there are 79"),
     ],
 )
 def test_training_data_that_cannot_be_used_is_warned_of(train, held_out, why):

@@ -30,6 +30,7 @@ FEATURE_DETECTORS = {
     "knn": ns.NearestNeighbours(),
     "nnguide": ns.NNGuide(),
     "vim": ns.ViM(),
+    "out_of_range": ns.OutOfRange(),
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
@@ -92,7 +93,7 @@ def scored(request):
     detectors = {name: calibrated(name) for name in TRACEABLE}
     for name, detector in FEATURE_DETECTORS.items():
         detectors[name], train = of_features(detector)
-    combined = ns.Combined(["mahalanobis", "max_logit"], [2, 1], "cauchy")
+    combined = ns.Combined(["mahalanobis", "max_logit"], [2, 1])
     detectors["combined"], _ = of_features(combined)
     outputs = outputs_to_judge(request.param)
     # Two rows for the distances: one far away, and one of the training data.

@@ -39,7 +39,11 @@ MOST_LABELS = 20
 MOST_FEATURES = 4_096
 """With more, such as the words of a vocabulary, learning takes minutes and much memory."""
 
-MIN_HELD_OUT = 120  # with half of them, joint energy already separates as well as with all
+MIN_HELD_OUT = 120
+"""With fewer, joint energy with the guard loses more to the smaller half than the guard adds."""
+
+MIN_WITH_TRAINING = 80
+"""With at least as many, the combination that has learned is better than joint energy."""
 
 
 @dataclass(eq=False, repr=False)
@@ -368,7 +372,7 @@ def default_detector(
     energy = TopKJointEnergy(MOST_LABELS, **options) if many else JointEnergy(**options)
     chosen: Detector = energy
     reads = f"joint energy{f' of the {MOST_LABELS} largest labels' if many else ''}"
-    if outputs is not None and not _too_few(held_out):
+    if outputs is not None and (held_out is None or len(held_out) >= MIN_HELD_OUT):
         layer = "logits" if outputs.features is None else "features"
         chosen = Combined([energy, OutOfRange(layer, held_out=True)], **options)
         reads += f", and the ranges of the {layer}"
@@ -376,11 +380,6 @@ def default_detector(
     if has_learned or train is not None:  # whoever passes training data expects that it is used
         warn(reason, DefaultDetectorWarning)
     return Default(chosen, reason)
-
-
-def _too_few(held_out: Outputs | None) -> bool:
-    """Return whether there are too few samples to take half of them for p-values."""
-    return held_out is not None and len(held_out) < MIN_HELD_OUT
 
 
 def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
@@ -399,8 +398,8 @@ def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None
 
 def _obstacle(train: Outputs | None, held_out: Outputs | None) -> str:
     """Return why the combination should not learn from this data; empty if it may."""
-    if held_out is not None and _too_few(held_out):
-        return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
+    if held_out is not None and len(held_out) < MIN_WITH_TRAINING:
+        return f"it needs {MIN_WITH_TRAINING} held-out samples, and there are {len(held_out):,}"
     if train is None or train.features is None or train.labels is None:
         return ""
     if train.features.shape[1] > MOST_FEATURES:

@@ -19,6 +19,7 @@ from nescio.detectors.base import require_calibration
 from nescio.detectors.combined import (
     AUTO_DETECTOR,
     MIN_HELD_OUT,
+    MIN_WITH_TRAINING,
     MOST_FEATURES,
     Combined,
     default_detector,
@@ -29,6 +30,7 @@ from nescio.errors import (
     InputError,
     LabelMismatchError,
     MissingInputError,
+    NescioError,
     ParameterError,
     ShapeError,
     TruncatedTextWarning,
@@ -368,16 +370,16 @@ class Wrapped:
 
         Also the model that gives them.
         """
-        ready = _with_features(runner)
-        is_table = runner.kind == "sklearn" and not isinstance(inputs, Iterator)
+        ready, once = _with_features(runner), isinstance(inputs, Iterator)
         try:
             outputs = ready.outputs(inputs, labels=labels, batch_size=batch_size)
-            if not is_table or outputs.features is None or not np.isnan(outputs.features).any():
+            if once or outputs.features is None or np.isfinite(outputs.features).all():
                 return ready, outputs
-        except MissingInputError:
-            if not is_table:
+        except NescioError:
+            if once:
                 raise
-        # Words or missing values, which the model takes, but no detector.
+        # A layer that is no matrix, or words or missing values, which the model takes, but no
+        # detector. If the inputs themselves are wrong, the error comes again.
         return self, self.outputs(inputs, labels=labels, batch_size=batch_size)
 
     def calibrate(
@@ -414,9 +416,10 @@ class Wrapped:
         else:
             outputs = self.outputs(held_out, batch_size=batch_size)
         # `fit` did not know how many held-out samples there would be.
-        too_few = reason and isinstance(detector, Combined) and len(outputs) < MIN_HELD_OUT
+        has_learned = bool(detector and detector.learns_from)
+        needed = MIN_WITH_TRAINING if has_learned else MIN_HELD_OUT
+        too_few = reason and isinstance(detector, Combined) and len(outputs) < needed
         if detector is None or too_few:
-            has_learned = bool(detector and detector.learns_from)
             detector, reason = default_detector(held_out=outputs, has_learned=has_learned)
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
