@@ -30,7 +30,6 @@ RETURNED_BY = {
     "nescio.lab.data": {
         "find_damaged": "BadFile",
         "parse_address": "DataAddress DataSource",
-        "check_protocol": "Finding ProtocolReport",
         "load_folder": "Split",
     },
     "nescio.detectors": {"assess": "Assessment"},
