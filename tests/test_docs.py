@@ -219,19 +219,7 @@ def test_the_last_digit_may_differ_and_nothing_else():
 # --- the command line ---------------------------------------------------------------------------
 
 
-def commands_of(group, prefix="") -> dict:
-    """Every command by what is typed after nescio; those of a group as "data check"."""
-    result = {}
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            assert command.help, f"{prefix}{name} has no help"
-            result |= commands_of(command, f"{prefix}{name} ")
-        else:
-            result[prefix + name] = command
-    return result
-
-
-COMMANDS = commands_of(typer.main.get_command(app))
+COMMANDS = typer.main.get_command(app).commands
 COMMAND_LINE = DOCS / "how-to" / "command-line.md"
 
 
@@ -264,7 +252,7 @@ def test_every_command_has_an_example_that_parses(name):
     assert examples, f"{name} has no example"
     for line in examples:
         words = shlex.split(line.partition(" | ")[0].partition(" > ")[0], comments=True)
-        COMMANDS[name].make_context(name, words[1 + len(name.split()) :])
+        COMMANDS[name].make_context(name, words[2:])
 
 
 OF_DOCKER_AND_MLFLOW = {"--build-arg", "--cpus", "--read-only", "--env-manager"}
@@ -289,8 +277,8 @@ def test_command_lines_use_options_that_exist(page):
             words = shlex.split(line.removeprefix("$ "), comments=True)
             if words[:1] != ["nescio"] or words[1].startswith("-"):
                 continue
-            name = next((n for n in (words[1], " ".join(words[1:3])) if n in COMMANDS), None)
-            assert name, f"no command {' '.join(words[1:3])}: {line}"
+            name = words[1]
+            assert name in COMMANDS, f"no command {name}: {line}"
             options = option_names(COMMANDS[name]) | {"--help", "-h"}
             used = {word.partition("=")[0] for word in words[2:] if word.startswith("-")}
             assert used <= options, f"no option {sorted(used - options)}: {line}"

@@ -53,8 +53,8 @@ def test_the_style_changes_nothing_else_on_the_page():
 
 
 def test_a_table_has_its_numbers_on_the_right():
-    html = table(["name", "score", "word"], [["1", "1", "in"]], chosen=0)
-    assert '<tr class="chosen"><td>1</td><td class="number">1</td><td>in</td></tr>' in html
+    html = table(["name", "score", "word"], [["1", "1", "in"]])
+    assert '<tr><td>1</td><td class="number">1</td><td>in</td></tr>' in html
 
 
 def test_a_long_table_is_cut():

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,18 +81,14 @@ def outputs(tmp_path):
     return ("--train", "train.safetensors", "--held-out", "val.safetensors")
 
 
-def test_choose_prints_the_ranking_and_writes_a_page(outputs, nescio, fails):
-    written = ("--report", "chosen.html")
-    code, out, err = nescio("choose", *outputs, *FEW, "-d", "odin", *written)
+def test_choose_prints_the_ranking(outputs, nescio):
+    code, out, err = nescio("choose", *outputs, *FEW, "-d", "odin")
     assert (code, err) == (0, "leaving labels out\n")
     result = json.loads(nescio("choose", *outputs, *FEW, "-d", "odin", "--json")[1])
     assert {item["name"] for item in result["ranking"]} == {"joint_energy", "knn(k=3)"}
     assert f"{result['pick']} *" in out
     assert result["summary"] in out.replace("\n\n", "\n")
     assert "left out odin: it reads odin_max, but" in out
-    assert "saved chosen.html" in out
-    assert result["pick"] in Path("chosen.html").read_text("utf-8")
-    assert "--force" in fails("choose", *outputs, *FEW, *written)
 
 
 def test_choose_does_as_it_is_told(outputs, succeeds):
@@ -114,7 +109,6 @@ def test_mistakes_say_what_to_do(outputs, fails):
     twice = fails("choose", "--train", train, "--held-out", train)
     assert "given as --train and as --held-out" in twice
     assert "expected CORRUPTION=FILE" in fails("choose", *outputs, "--far", "jigsaw")
-    assert "is an input" in fails("choose", *outputs, "--report", train, "--force")
     for seed in (0, 1):
         labelled(seed=seed, per_sample=6).save(f"crowded{seed}.safetensors")
     files = ("--train", "crowded0.safetensors", "--held-out", "crowded1.safetensors")

@@ -246,7 +246,7 @@ def test_what_cannot_be_trained_is_refused(fit, train_and_val, coco_tree, tmp_pa
     for data, error, reason in (
         ((unlabelled, val), DatasetError, "has no labels"),
         ((trained, other), LabelMismatchError, "does not have the labels"),
-        ((trained.subset([0]), val), DatasetError, "1 images, but training needs at least 2"),
+        ((trained.subset([0]), val), DatasetError, "one image, but training needs at least two"),
         ((trained, blank), DatasetError, "coco-val has no image with a label"),
     ):
         with pytest.raises(error, match=reason):

@@ -233,26 +233,21 @@ def _style() -> str:
     return f".nescio {{{rules}}}"
 
 
-def table(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], *, chosen: int | None = None
-) -> Markup:
-    """Return an HTML table with numbers on the right; the row of the number `chosen` stands out."""
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    """Return an HTML table with numbers on the right."""
     columns = range(len(titles))
     numbers = [is_number(column, [row[column] for row in rows]) for column in columns]
     classes = [' class="number"' if number else "" for number in numbers]
 
-    def line(cells: Sequence[str], tag: str, css: str = "") -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
         drawn = (
             f"<{tag}{css_class}>{_html(cell)}</{tag}>"
             for cell, css_class in zip(cells, classes, strict=True)
         )
-        return f"<tr{css}>{''.join(drawn)}</tr>"
+        return f"<tr>{''.join(drawn)}</tr>"
 
-    body = (
-        line(row, "td", ' class="chosen"' if number == chosen else "")
-        for number, row in enumerate(rows)
-    )
-    return Markup(f"<table>{line(titles, 'th')}{''.join(body)}</table>")
+    body = "".join(line(row, "td") for row in rows)
+    return Markup(f"<table>{line(titles, 'th')}{body}</table>")
 
 
 def _html(cell: str) -> str:

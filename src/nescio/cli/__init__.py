@@ -37,7 +37,6 @@ add_commands(
         "convert": networks.convert,
         "bench": experiments.bench,
         "tables": experiments.tables,
-        "data check": experiments.check_data,
-        "data list": experiments.list_data,
+        "datasets": experiments.datasets,
     },
 )

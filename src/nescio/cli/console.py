@@ -70,23 +70,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=_HELP,
 )
-_data = typer.Typer(
-    help="Image data sets: list the kinds, check the data of a benchmark.",
-    no_args_is_help=True,
-    context_settings=_HELP,
-)
 
 
 def add_commands(panel: str, commands: Mapping[str, Callable[..., None]]) -> None:
-    """Add commands by name, in one panel of the help; "data NAME" is a command of a group."""
+    """Add commands by name, in one panel of the help."""
     for name, command in commands.items():
-        group, _, subcommand = name.partition(" ")
-        if not subcommand:
-            app.command(name, rich_help_panel=panel)(for_typer(command))
-            continue
-        if not _data.registered_commands:
-            app.add_typer(_data, name=group, rich_help_panel=panel)
-        _data.command(subcommand)(for_typer(command))
+        app.command(name, rich_help_panel=panel)(for_typer(command))
 
 
 def _print_version(wanted: bool) -> None:

@@ -185,8 +185,6 @@ def choose(
         "columns. 'auto': 'head' if there are features.",
     ] = "auto",
     tpr: Tpr = 0.95,
-    report: Annotated[Path | None, "The HTML page to write."] = None,
-    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Rank detectors on in-distribution data only, and pick one.
@@ -194,18 +192,14 @@ def choose(
     Labels are left out, part by part: the samples that carry only left-out labels stand for
     unknown inputs. Out-of-distribution data is not needed and cannot be passed.
 
-    Example: nescio choose --train train.safetensors --held-out val.safetensors --report chosen.html
+    Example: nescio choose --train train.safetensors --held-out val.safetensors
     """
     from nescio.choosing import choose as choose_detector
-    from nescio.lab.report import draw_choice
     from nescio.outputs.files import read_outputs
 
     corrupted = _named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     if same_file(train, held_out):
         raise ParameterError(f"{train} is given as --train and as --held-out.")
-    if report is not None:
-        refuse_overwriting(report, train, held_out, *corrupted.values())
-        check_target(report, force=force)
     reading = files.reading()
     learned_from = read_outputs(train, **reading)
     with stages() as watch, watch("leaving labels out", folds) as advance:
@@ -222,14 +216,10 @@ def choose(
             tpr=tpr,
             on_fold=advance,
         )
-    if report is not None:
-        draw_choice(choice, report, force=force)
     if as_json:
         print_json(choice.as_dict())
         return
     _print_choice(choice)
-    if report is not None:
-        say(f"saved {report}")
 
 
 def _print_choice(choice: Choice) -> None:

@@ -1,4 +1,4 @@
-"""nescio bench, tables, data and demo: the experiments of the paper."""
+"""nescio bench, tables, datasets and demo: the experiments of the paper."""
 
 from __future__ import annotations
 
@@ -22,16 +22,13 @@ from nescio.cli.console import (
     print_table,
     say,
     stages,
-    working,
 )
 from nescio.cli.models import RunOptions, SkipBad
 from nescio.errors import ParameterError, require
 
 if TYPE_CHECKING:
     from nescio.lab.benchmark.tables import Table, TableCell
-    from nescio.lab.data import Finding
 
-_EXAMPLES = 3
 _TEXT = "text"
 
 # --- bench and tables -----------------------------------------------------------------------------
@@ -202,45 +199,7 @@ def tables(
 # --- data -----------------------------------------------------------------------------------------
 
 
-def check_data(
-    id_addresses: Annotated[
-        list[str],
-        Option(
-            "--id",
-            help="A split of the in-distribution set, such as coco@val:/data/coco. Repeat it for "
-            "each split.",
-        ),
-    ],
-    ood: Annotated[
-        list[str] | None,
-        "An out-of-distribution set, such as textures:/data/dtd. May be repeated.",
-    ] = None,
-    skip_bad: SkipBad = False,
-    as_json: AsJson = False,
-) -> None:
-    """Check data sets before a benchmark: label overlap, duplicate and damaged images, gaps."""
-    from nescio.lab.data import check_protocol, load, without_damaged
-
-    require("PIL", "torch")
-    with working("reading the data sets"):
-        id_splits = [load(address, skip_bad=skip_bad) for address in id_addresses]
-        ood_splits = [load(address, skip_bad=skip_bad) for address in ood or ()]
-        if skip_bad:
-            id_splits, ood_splits = (
-                [without_damaged(split) for split in splits] for splits in (id_splits, ood_splits)
-            )
-        # With skip_bad, the damaged images are left out already.
-        report = check_protocol(id_splits, ood_splits, images=not skip_bad)
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        print_rows(report.splits)
-        say(*map(_line, report.findings), *(["No errors."] if report.ok else []))
-    if not report.ok:
-        raise typer.Exit(1)
-
-
-def list_data(as_json: AsJson = False) -> None:
+def datasets(as_json: AsJson = False) -> None:
     """List the kinds of data sets, with their splits and the path that they need."""
     from nescio.lab.data import DATASETS
 
@@ -249,14 +208,6 @@ def list_data(as_json: AsJson = False) -> None:
         for name, kind in DATASETS.items()
     ]
     print_rows(rows, as_json=as_json)
-
-
-def _line(finding: Finding) -> str:
-    line = f"{finding.severity}: {finding.message}"
-    if not finding.examples:
-        return f"{line}."
-    more = ", ..." if len(finding.examples) > _EXAMPLES else ""
-    return f"{line}: {', '.join(finding.examples[:_EXAMPLES])}{more}"
 
 
 # --- demo -----------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -70,9 +69,7 @@ def train(
     weights: Annotated[str | None, "Initial weights: imagenet (default), a file, or none."] = None,
     freeze: Annotated[bool, "Train only the head, on features that are computed once."] = False,
     epochs: Annotated[int | None, Option(min=1, help="Number of epochs; default 50.")] = None,
-    batch_size: Annotated[
-        int | None, Option(min=2, help="Images per batch, over all processes; default 64.")
-    ] = None,
+    batch_size: Annotated[int | None, Option(min=2, help="Images per batch; default 64.")] = None,
     seed: Annotated[int | None, Option(min=0, help="Random seed; default 0.")] = None,
     device: Device = "auto",
     cache: Annotated[
@@ -87,12 +84,10 @@ def train(
     """Train a multi-label network on images, with the paper's settings by default.
 
     Example: nescio train coco:/data/coco -o runs/coco
-
-    Several GPUs: torchrun --nproc-per-node 4 -m nescio train coco:/data/coco -o runs/coco
     """
     require("torchvision", "torch")
     from nescio.lab.settings import TrainSettings
-    from nescio.lab.training import World, train as run_training
+    from nescio.lab.training import train as run_training
     from nescio.models.torch_models import choose_device
 
     if resume and force:
@@ -110,10 +105,8 @@ def train(
         }
     )
     train_split, val_split = data.load()
-    leads = World.from_environment().leads  # of several processes, one prints
     n_passes = settings.training.epochs + settings.model.freeze
-    bar = progress_bar("training", n_passes * len(train_split))
-    with bar if leads else nullcontext(lambda count: None) as advance:
+    with progress_bar("training", n_passes * len(train_split)) as advance:
         run = run_training(
             settings,
             train_split,
@@ -125,12 +118,11 @@ def train(
             cache=cache,
             runtime=runtime,
             on_images=advance,
-            on_epoch=partial(_print_epoch, settings) if leads else (lambda epoch: None),
+            on_epoch=partial(_print_epoch, settings),
         )
-    if leads:
-        best, n_epochs = vars(run.best), len(run.history)
-        facts = {"checkpoint": str(run.checkpoint), "best": best, "epochs": n_epochs}
-        print_facts(facts, as_json=as_json)
+    best, n_epochs = vars(run.best), len(run.history)
+    facts = {"checkpoint": str(run.checkpoint), "best": best, "epochs": n_epochs}
+    print_facts(facts, as_json=as_json)
 
 
 def _print_epoch(settings: TrainSettings, done: Epoch) -> None:

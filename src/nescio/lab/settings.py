@@ -121,9 +121,7 @@ class OptimiserSettings:
 
     Attributes
     ----------
-    epochs, seed : int
-    batch_size : int
-        Images per batch, over all processes together.
+    epochs, batch_size, seed : int
     lr_head, lr_backbone : float
         Learning rates of the head and of the backbone.
     betas : tuple of two floats

@@ -10,18 +10,14 @@ folder contains
     best.safetensors     the network of the best epoch so far
     last.safetensors     the network of the last epoch and the state of the optimiser
     metrics.jsonl        one line per epoch
-
-Several processes, which torchrun starts, can train one network (`World`).
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nescio._io.files import replacing, to_json
@@ -52,9 +48,6 @@ __all__ = ["Epoch", "Run", "train"]
 
 TRAINING_VERSION = 1
 """Raise it if the same settings and data give another network than before."""
-
-# One process may compute the features of a whole data set while the others wait.
-_TIMEOUT = timedelta(hours=12)
 
 
 @dataclass(frozen=True)
@@ -95,7 +88,6 @@ def train(
     folder : path
         The folder of the run.
     device : device
-        Under torchrun with several GPUs, each process uses its own.
     resume : bool
         Continue the run in the folder. Its settings must be the same, except for more epochs.
     force : bool
@@ -109,11 +101,10 @@ def train(
         because the last batch is incomplete), before that with those just run by a frozen backbone;
         and with each epoch's metrics.
     """
-    world = World.from_environment()
-    device = world.device(torch.device(device))
+    device = torch.device(device)
     folder = Path(folder)
     label_names = train_split.label_names or ()
-    _check_trainable(settings, train_split, val_split, world)
+    _check_trainable(train_split, val_split)
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is not a folder.")
     existing = [folder / name for name in (BEST, LAST, METRICS) if (folder / name).exists()]
@@ -124,7 +115,7 @@ def train(
         )
     gpus = [device] if device.type == "cuda" else []
     # The state of the caller's random number generators is kept.
-    with world.joined(device), torch.random.fork_rng(devices=gpus):
+    with torch.random.fork_rng(devices=gpus):
         torch.manual_seed(settings.training.seed)
         network = initial_network(settings, len(label_names))
         checkpoint = Checkpoint(
@@ -140,7 +131,6 @@ def train(
                 "nescio_version": __version__,
             },
         )
-        # Of several processes, one computes the features and the others wait for its file.
         features_of = partial(
             cached_features,
             checkpoint,
@@ -152,16 +142,13 @@ def train(
         examples = partial(_examples, checkpoint, settings, device, features_of)
         data = examples(train_split, settings.augmentation), examples(val_split, None)
         # Another run in the folder is removed only after everything else has been checked.
-        if world.leads:
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in [] if resume else existing:
-                path.unlink()
-        world.wait()
-        trainer = Trainer(checkpoint, settings, data, folder, device, world)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in [] if resume else existing:
+            path.unlink()
+        trainer = Trainer(checkpoint, settings, data, folder, device)
         if resume and (folder / LAST).exists():
             trainer.restore()
             on_images(len(trainer.history) * len(train_split))
-        world.wait()
         trainer.run(on_images, on_epoch)
         return Run(folder, tuple(trainer.history), trainer.best())
 
@@ -185,24 +172,13 @@ def _data_facts(split: Split) -> dict[str, Any]:
     return split.manifest() | {"skipped": [asdict(bad) for bad in split.skipped]}
 
 
-def _check_trainable(
-    settings: TrainSettings, train_split: Split, val_split: Split, world: World
-) -> None:
-    if settings.training.batch_size % world.size:
-        raise ParameterError(
-            f"the batch size must be divisible by the number of processes, {world.size}, got "
-            f"{settings.training.batch_size}."
-        )
+def _check_trainable(train_split: Split, val_split: Split) -> None:
     train_split.require_labels()
     truth = val_split.require_labels(train_split.label_names)
     if not truth.any():
         raise DatasetError(f"{val_split.title} has no image with a label, so there is no mAP.")
-    least = 2 * world.size
-    if len(train_split) < least:
-        raise DatasetError(
-            f"{train_split.title} has {len(train_split)} images, but training needs at least "
-            f"{least} (two per process)."
-        )
+    if len(train_split) < 2:
+        raise DatasetError(f"{train_split.title} has one image, but training needs at least two.")
 
 
 def architecture(settings: TrainSettings) -> Architecture:
@@ -313,14 +289,12 @@ class Trainer:
         data: tuple[Examples, Examples],
         folder: Path,
         device: torch.device,
-        world: World,
     ) -> None:
         self.checkpoint = checkpoint
         self.settings = settings.training
         self.train_data, self.val_data = data
         self.folder = folder
         self.device = device
-        self.world = world
         self.history: list[Epoch] = []
         network = checkpoint.network.to(device)
         self.trained: nn.Module = network.head if settings.model.freeze else network  # type: ignore[assignment]
@@ -341,19 +315,16 @@ class Trainer:
 
     def run(self, on_images: Callable[[int], object], on_epoch: Callable[[Epoch], object]) -> None:
         """Train the epochs that remain."""
-        parallel = self.world.parallel(self.trained, self.device)
         for number in range(len(self.history) + 1, self.settings.epochs + 1):
-            # For dropout and the like: differs by process, the same if the epoch is repeated.
-            mixed = np.random.SeedSequence((self.settings.seed, number, self.world.rank))
+            # For dropout and the like: the same if the epoch is repeated.
+            mixed = np.random.SeedSequence((self.settings.seed, number))
             torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> 1))
-            train_loss = self._train_epoch(parallel, number, on_images)
+            train_loss = self._train_epoch(number, on_images)
             val_loss, val_map = self.validate()
             epoch = Epoch(number, train_loss, val_loss, val_map)
             self.history.append(epoch)
-            if self.world.leads:
-                self.save()
-                on_epoch(epoch)
-        self.world.wait()
+            self.save()
+            on_epoch(epoch)
 
     def best(self) -> Epoch:
         """Return the best epoch so far; the first of several equal ones."""
@@ -363,69 +334,57 @@ class Trainer:
             return max(self.history, key=lambda epoch: epoch.val_map)
         return min(self.history, key=lambda epoch: epoch.val_loss)
 
-    def _train_epoch(
-        self, parallel: nn.Module, number: int, on_images: Callable[[int], object]
-    ) -> float:
-        parallel.train(number == 1 or not self.settings.freeze_batch_norm)
+    def _train_epoch(self, number: int, on_images: Callable[[int], object]) -> float:
+        self.trained.train(number == 1 or not self.settings.freeze_batch_norm)
         if self.spectral:
             self.spectral.track()
         total = 0.0
         batches = self._batches_of(number)
-        for inputs, labels in self.train_data.batches(
-            [batch[self.world.rank :: self.world.size] for batch in batches],
-            seed=(self.settings.seed, number),
-        ):
+        for inputs, labels in self.train_data.batches(batches, seed=(self.settings.seed, number)):
             self.optimiser.zero_grad(set_to_none=True)
-            logits = checked_logits(self._forward(parallel, inputs), labels.shape[1])
+            logits = checked_logits(self._forward(inputs), labels.shape[1])
             loss = binary_cross_entropy_with_logits(logits.float(), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimiser.step()
             total += float(loss.detach())
-            on_images(len(labels) * self.world.size)
+            on_images(len(labels))
         n_dropped = len(self.train_data.labels) - sum(map(len, batches))
         on_images(n_dropped)
-        mean = math.fsum(self.world.gather(total)) / (self.world.size * len(batches))
+        mean = total / len(batches)
         _check_finite(mean, "training")
         return mean
 
-    def _forward(self, parallel: nn.Module, inputs: Tensor) -> object:
+    def _forward(self, inputs: Tensor) -> object:
         # Spectral norms are computed before autocast, in float32.
         with (
             self.spectral.weights() if self.spectral else nullcontext(),
             torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed),
         ):
-            return parallel(inputs)
+            return self.trained(inputs)
 
     def _batches_of(self, number: int) -> list[NDArray[np.int64]]:
         """Return an epoch's batches in random order; an incomplete last batch is dropped."""
         n_images = len(self.train_data.labels)
         order = np.random.default_rng((self.settings.seed, number)).permutation(n_images)
-        size = min(self.settings.batch_size, n_images - n_images % self.world.size)
+        size = min(self.settings.batch_size, n_images)
         return [order[start : start + size] for start in range(0, n_images - size + 1, size)]
 
     def validate(self) -> tuple[float, float]:
         """Return loss and mAP on the validation data; the network is in train mode afterwards."""
         if self.spectral:
             self.spectral.settle()
-        self.world.share_buffers(self.trained)
         self.trained.eval()
         truth = self.val_data.labels.cpu()
         batches = in_batches(len(truth), self.settings.batch_size)
-        mine = batches[self.world.rank :: self.world.size]
         with torch.inference_mode():
-            logits = [
-                self.trained(inputs).float().cpu() for inputs, _ in self.val_data.batches(mine)
-            ]
+            logits = torch.cat(
+                [self.trained(inputs).float().cpu() for inputs, _ in self.val_data.batches(batches)]
+            )
         self.trained.train()
-        # The batches in their original order, so that the sum does not depend on the processes.
-        ordered: list[Tensor] = [torch.empty(0)] * len(batches)
-        for rank, part in enumerate(self.world.gather(logits)):
-            ordered[rank :: self.world.size] = part
-        all_logits = torch.cat(ordered)
-        loss = float(binary_cross_entropy_with_logits(all_logits.double(), truth.double()))
+        loss = float(binary_cross_entropy_with_logits(logits.double(), truth.double()))
         _check_finite(loss, "validation")
         area = self.settings.map_area
-        return loss, mean_average_precision(truth.numpy(), all_logits.numpy(), area=area)
+        return loss, mean_average_precision(truth.numpy(), logits.numpy(), area=area)
 
     def save(self) -> None:
         """Write the best network first: after a crash, at most this epoch is repeated."""
@@ -465,8 +424,7 @@ class Trainer:
                 f"{self.settings.epochs}."
             )
         self._restore_state(state)
-        if self.world.leads:
-            self._write_metrics()  # a crash may have happened between the two files
+        self._write_metrics()  # a crash may have happened between the two files
 
     def _state(self) -> dict[str, Tensor]:
         state = {
@@ -503,81 +461,3 @@ def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[d
         {"params": list(trained.get_submodule(part).parameters()), "lr": rate}
         for part, rate in rates.items()
     ]
-
-
-# --- several processes ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class World:
-    """One process and the number of processes that train together; one, without torchrun.
-
-    Each process computes its share of every batch, and gradients are averaged over all processes.
-    On GPUs, batch norm uses the statistics of the whole batch, so the loss curve is the same for
-    any number of processes. torch has no such batch norm for CPUs: there, each process uses the
-    statistics of its share.
-    """
-
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-
-    @classmethod
-    def from_environment(cls) -> World:
-        """Return what torchrun has set in the environment."""
-        defaults = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}
-        return cls(*(int(os.environ.get(name, value)) for name, value in defaults.items()))
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes files and prints."""
-        return self.rank == 0
-
-    @contextmanager
-    def joined(self, device: torch.device) -> Iterator[None]:
-        """Connect to the other processes for the duration of the block."""
-        if self.size == 1:
-            yield
-            return
-        backend = "gloo"
-        if device.type == "cuda":
-            torch.cuda.set_device(device)  # collectives run on the current device
-            backend = "nccl"
-        distributed.init_process_group(backend, timeout=_TIMEOUT)
-        try:
-            yield
-        finally:
-            distributed.destroy_process_group()
-
-    def device(self, device: torch.device) -> torch.device:
-        """Return this process's own GPU if there are several processes, else the device itself."""
-        if device.type != "cuda" or self.size == 1:
-            return device
-        return torch.device("cuda", self.local_rank)
-
-    def wait(self) -> None:
-        """Wait until all processes have arrived here."""
-        if self.size > 1:
-            distributed.barrier()
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes, in the order of their ranks."""
-        if self.size == 1:
-            return [value]
-        values = [None] * self.size
-        distributed.all_gather_object(values, value)
-        return values
-
-    def parallel(self, module: nn.Module, device: torch.device) -> nn.Module:
-        """Return the module with gradients averaged over all processes."""
-        if self.size == 1:
-            return module
-        if device.type != "cuda":
-            return nn.parallel.DistributedDataParallel(module)
-        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-        return nn.parallel.DistributedDataParallel(module, device_ids=[device.index])
-
-    def share_buffers(self, module: nn.Module) -> None:
-        """Copy the buffers of the first process, such as batch statistics, to all processes."""
-        for buffer in module.buffers() if self.size > 1 else ():
-            distributed.broadcast(buffer, src=0)

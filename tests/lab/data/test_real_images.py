@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nescio.lab.data import check_protocol, load
+from nescio.lab.data import load
 from nescio.models.images import read_image
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -32,13 +32,3 @@ def test_counts(address, n_images, n_labels):
     assert (split.labels is None) == (split.title == "coco-test")
     image = read_image(split.path(n_images // 2))
     assert (image.mode, image.size) == ("RGB", (256, 256))
-
-
-def test_the_protocol_is_sound():
-    coco = [load(f"coco@{split}:{DATA}/coco70") for split in ("train", "val", "test")]
-    report = check_protocol(
-        coco, [load(f"textures:{DATA}/textures10"), load(f"folder:{DATA}/objects54")]
-    )
-    assert report.ok
-    warnings = [finding for finding in report.findings if finding.severity == "warning"]
-    assert [finding.examples for finding in warnings] == [("sea_horse ~ horse",)]

@@ -2,7 +2,7 @@
 
 Every loader returns a `Split`, from the folder that the official download unpacks to. `load` finds
 the loader by the address of a data set: `KIND:PATH`, or `KIND@SPLIT:PATH` for one part of it, such
-as `coco@val:/data/coco`. `nescio data list` prints the kinds. See docs/how-to/datasets.md.
+as `coco@val:/data/coco`. `nescio datasets` prints the kinds. See docs/how-to/datasets.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nescio.errors import ParameterError
-from nescio.lab.data.check import Finding, ProtocolReport, check_protocol
 from nescio.lab.data.corruptions import CORRUPTIONS, SYNTHETIC_SETS, corrupt
 from nescio.lab.data.digits import SPLITS as DIGITS_SPLITS, load_digits
 from nescio.lab.data.own import load_folder, load_table
@@ -42,10 +41,7 @@ __all__ = [
     "BadFile",
     "DataAddress",
     "DataSource",
-    "Finding",
-    "ProtocolReport",
     "Split",
-    "check_protocol",
     "corrupt",
     "find_damaged",
     "load",

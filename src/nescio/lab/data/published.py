@@ -48,7 +48,7 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     The labels are the categories of the annotation file, in the order of their ids: 80 in the
     official file, fewer in a smaller one. An image has a label if at least one object is annotated
     with it, either a single object or a crowd. Images without any annotation are kept with no
-    label, because they belong to the official split; `nescio data check` counts them.
+    label, because they belong to the official split.
 
     Parameters
     ----------

@@ -1,14 +1,13 @@
-"""The pages of a monitor and of `nescio choose`."""
+"""The page of a monitor."""
 
 import re
 
 import pytest
 
 import nescio as ns
-from fixtures.labelled import labelled
 from fixtures.streams import fed, logits_of
 from nescio.errors import FileError, ParameterError
-from nescio.lab.report import draw_choice, draw_monitor
+from nescio.lab.report import draw_monitor
 from nescio.monitor import Monitor
 
 
@@ -48,31 +47,3 @@ def test_the_plot_shows_alarm_windows_and_labels(tmp_path, rng):
         draw_monitor(monitor, tmp_path / "plot.html")
     with pytest.raises(ParameterError, match=r"must end in \.html"):
         draw_monitor(monitor, tmp_path / "plot.png")
-
-
-HOSTILE = ["<script>alert(1)</script>", *map(str, range(7))]
-
-
-def test_the_page_shows_the_ranking_near_and_far_and_the_folds(tmp_path):
-    train, held_out = (labelled(seed=seed, label_names=HOSTILE) for seed in (0, 1))
-    choice = ns.choose(train, held_out, detectors=["joint_energy", "knn", "max_logit"], n_folds=3)
-    draw_choice(choice, tmp_path / "a.html")
-    text = (tmp_path / "a.html").read_text("utf-8")
-    assert "<script" not in text
-    assert "&lt;script" in text
-    [chosen] = re.findall('<tr class="chosen"><td>(.*?)</td>', text)
-    assert chosen == choice.pick
-    for row in choice.rows():
-        assert all(cell in text for cell in row)
-    assert text.count("<circle") == 3
-    assert text.count("<tr") == 1 + 3 + 1 + 3
-    assert "nan" not in text.lower()
-
-
-def test_without_far_data_there_is_no_chart(tmp_path):
-    train, held_out = (labelled(seed=seed, features=False) for seed in (0, 1))
-    choice = ns.choose(train, held_out, detectors=["joint_energy"], n_folds=8)
-    draw_choice(choice, tmp_path / "a.html")
-    text = (tmp_path / "a.html").read_text("utf-8")
-    assert "<svg" not in text
-    assert "weaker simulation" in text
