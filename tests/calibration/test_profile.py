@@ -1,33 +1,14 @@
-"""How often labels fire in the calibration data, and the medians of their terms."""
+"""The medians of the terms of labels in the calibration data."""
 
 import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.calibration import LabelFrequencies, Medians, Profile
+from nescio.calibration import Medians, Profile
 from nescio.checks import make_outputs
 from nescio.errors import ParameterError
 from nescio.explain import Terms
 from nescio.scores import label_energy
-
-
-def test_rows_with_nan_or_plus_infinity_do_not_count(rng):
-    logits = rng.normal(size=(700, 4)).astype(np.float32)
-    logits[5, 1], logits[300, 0], logits[699, 3] = np.nan, -np.inf, np.inf
-    clean = np.delete(logits, [5, 699], axis=0)
-    firing = LabelFrequencies.from_logits(logits)
-    assert firing.n_samples == 698
-    assert firing.counts.tolist() == (clean > 0).sum(0).tolist()
-    # A sum that overflows is no reason to leave a row out.
-    large = np.full((300, 4), 3e38, np.float32)
-    assert LabelFrequencies.from_logits(large).counts.tolist() == [300] * 4
-    assert LabelFrequencies.from_logits(logits[:0]).n_samples == 0
-
-
-@pytest.mark.parametrize("beside", [np.nan, np.inf])
-def test_minus_infinity_hides_no_bad_value(beside):
-    firing = LabelFrequencies.from_logits(np.array([[-np.inf, beside], [-np.inf, 1.0]]))
-    assert (firing.n_samples, firing.counts.tolist()) == (1, [0, 1])
 
 
 def test_of_many_rows_some_are_drawn_and_always_the_same(rng):

@@ -232,11 +232,6 @@ def test_learned_arrays_that_do_not_fit_are_refused(saved, name, learned):
         ({"medians.labels": np.zeros((2, 6))}, "do not fit its labels"),
         ({"medians.labels": np.zeros((1, 5))}, "do not fit its labels"),
         ({"medians.ranks": np.full((1, 6), np.nan)}, "do not fit its labels"),
-        ({"firing.counts": np.array([-1, 2])}, "exceed the number of samples"),
-        ({"firing.counts": np.array([1, 201])}, "exceed the number of samples"),
-        ({"firing.counts": np.array([0.5, 1.0])}, "not valid"),
-        ({"firing.counts": np.array([], int)}, "not valid"),
-        ({"firing.n_samples": np.array([3, 4])}, "not valid"),
     ],
 )
 def test_a_profile_that_makes_no_sense_is_refused(saved, tensors, reason):

@@ -261,12 +261,12 @@ def detector_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     yield Kind("detector, valid checksum", ".nescio", saved, verdicts, change=change_metadata)
     calibrated = ns.JointEnergy().calibrate(train)
     monitor = Monitor(calibrated, window=20)
-    monitor.update(calibrated.assess(train), train.logits)
+    monitor.update(calibrated.assess(train))
     state = (_saved(monitor.save, folder, "x.safetensors"),)
 
     def report(path: Path) -> object:
         loaded = Monitor.load(path, calibrated)
-        loaded.update(calibrated.assess(probe), probe.logits)
+        loaded.update(calibrated.assess(probe))
         return loaded.as_dict()
 
     yield Kind("monitor state", ".safetensors", state, report, hashed=True)

@@ -16,7 +16,7 @@ from nescio.calibration.calibration import (
     required_samples,
     tie_limits,
 )
-from nescio.calibration.profile import LabelFrequencies, Medians, Profile
+from nescio.calibration.profile import Medians, Profile
 
 __all__ = [
     "CUSTOM",
@@ -24,7 +24,6 @@ __all__ = [
     "MIN_GROUP_SIZE",
     "TIE_TOLERANCE",
     "Calibration",
-    "LabelFrequencies",
     "Medians",
     "Profile",
     "Scores",

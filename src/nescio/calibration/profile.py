@@ -1,4 +1,4 @@
-"""What the calibration data looked like: how often each label fires, and its usual terms."""
+"""What the calibration data looked like: the usual terms of each label."""
 
 from __future__ import annotations
 
@@ -18,47 +18,6 @@ if TYPE_CHECKING:
 # a large calibration set would take longer than calibrating.
 _ROWS = 5_000
 _ROWS_OF_A_GROUP = 500
-
-
-@dataclass(frozen=True, eq=False)
-class LabelFrequencies:
-    """The number of samples for which each label fires: those with a logit above 0.
-
-    A masked label (-inf) does not fire.
-
-    Attributes
-    ----------
-    counts : array of int of shape (n_labels,)
-        For each label, the number of samples whose logit is above 0.
-    n_samples : int
-        The number of samples counted. Samples with NaN or +inf are not counted.
-    """
-
-    counts: NDArray[np.int64]
-    n_samples: int
-
-    @classmethod
-    def from_logits(cls, logits: Array) -> Self:
-        """Count the labels that fire.
-
-        Examples
-        --------
-        >>> logits = np.array([[1.0, -2.0], [3.0, 0.5], [np.nan, 1.0]])
-        >>> frequencies = LabelFrequencies.from_logits(logits)
-        >>> frequencies.counts.tolist(), frequencies.n_samples
-        ([2, 1], 2)
-        """
-        logits = logits[(logits < np.inf).all(1)]
-        return cls((logits > 0).sum(0), len(logits))
-
-    def joined(self, other: LabelFrequencies) -> LabelFrequencies:
-        """Return the counts of both sets of samples together."""
-        return LabelFrequencies(self.counts + other.counts, self.n_samples + other.n_samples)
-
-    @property
-    def n_labels(self) -> int:
-        """The number of labels."""
-        return len(self.counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +77,11 @@ class Profile:
 
     Attributes
     ----------
-    label_frequencies : LabelFrequencies or None
-        How often each label fired, which `nescio.monitor` compares with. None without logits.
     medians : Medians or None
         The medians of the score's terms, which `explain` compares with. None if the score is not
         made of labels.
     """
 
-    label_frequencies: LabelFrequencies | None = None
     medians: Medians | None = None
 
     @classmethod
@@ -137,40 +93,26 @@ class Profile:
         groups: NDArray[np.str_] | None = None,
     ) -> Self:
         """Summarise the logits of the calibration data, within groups if there are any."""
-        if logits is None:
+        if logits is None or terms is None:
             return cls()
-        medians = None if terms is None else Medians.from_logits(terms, logits, usable, groups)
-        return cls(LabelFrequencies.from_logits(logits), medians)
+        return cls(Medians.from_logits(terms, logits, usable, groups))
 
     def arrays(self) -> dict[str, Array]:
         """Return what a file keeps."""
-        kept: dict[str, Array] = {}
-        if self.label_frequencies is not None:
-            kept["firing.counts"] = self.label_frequencies.counts
-            kept["firing.n_samples"] = np.array([self.label_frequencies.n_samples], np.int64)
-        if self.medians is not None:
-            kept["medians.labels"] = self.medians.labels
-            kept["medians.ranks"] = self.medians.ranks
-        return kept
+        if self.medians is None:
+            return {}
+        return {"medians.labels": self.medians.labels, "medians.ranks": self.medians.ranks}
 
     @classmethod
     def from_arrays(
         cls, arrays: Mapping[str, Array], groups: tuple[str, ...] | None, n_labels: int | None
     ) -> Self:
         """Read what a file keeps; raise a `ValueError` if it makes no sense."""
-        frequencies = medians = None
-        if "firing.counts" in arrays:
-            counts, n_samples = arrays["firing.counts"], arrays["firing.n_samples"]
-            whole = counts.dtype.kind in "iu" and n_samples.dtype.kind in "iu"
-            if not whole or counts.ndim != 1 or not counts.size or n_samples.shape != (1,):
-                raise ValueError("its counts of firing labels are not valid")
-            if counts.min() < 0 or counts.max() > n_samples[0]:
-                raise ValueError("its counts of firing labels exceed the number of samples")
-            frequencies = LabelFrequencies(counts.astype(np.int64), int(n_samples[0]))
-        if "medians.labels" in arrays:
-            names = ("",) if groups is None else tuple(sorted(groups))
-            medians = Medians(names, arrays["medians.labels"], arrays["medians.ranks"])
-            for array in (medians.labels, medians.ranks):
-                if array.shape != (len(names), n_labels) or np.isnan(array).any():
-                    raise ValueError("its medians do not fit its labels and groups")
-        return cls(frequencies, medians)
+        if "medians.labels" not in arrays:
+            return cls()
+        names = ("",) if groups is None else tuple(sorted(groups))
+        medians = Medians(names, arrays["medians.labels"], arrays["medians.ranks"])
+        for array in (medians.labels, medians.ranks):
+            if array.shape != (len(names), n_labels) or np.isnan(array).any():
+                raise ValueError("its medians do not fit its labels and groups")
+        return cls(medians)

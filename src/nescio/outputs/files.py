@@ -140,11 +140,6 @@ class Block:
             return dict(self.rows.kept)
         return {name: self.rows.column(name) for name in self.stream.roles.kept}
 
-    def with_ids(self) -> Outputs:
-        """Return the rows as outputs with their ids."""
-        ids = self.ids
-        return replace(self.outputs, ids=None if ids is None else np.asarray(ids))
-
     def take(self, rows: Array) -> Outputs:
         """Return some of the rows as outputs, with ids and kept columns."""
         if isinstance(self.rows, Outputs):

@@ -136,8 +136,6 @@ class Engine:
         """Return the number of labels, or None if only features were seen."""
         if "logits" in self.detector.n_columns_:
             return self.detector.n_columns_["logits"]
-        if self.detector.profile_.label_frequencies is not None:
-            return self.detector.profile_.label_frequencies.n_labels
         return None if self.label_names is None else len(self.label_names)
 
     def _describe(self) -> DetectorDescription:
