@@ -203,7 +203,7 @@ class OutputsStream:
         with error_context(files.address):
             if files.suffix in TABLES:
                 self._table = TableFiles(files, columns)
-                self.roles = columns.roles(self._table.schema, self._table.folders)
+                self.roles = columns.roles(self._table.schema)
                 self.ignored = list(self.roles.ignored)
                 self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
                 self._row_bytes = self._table.row_bytes
