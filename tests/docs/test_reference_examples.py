@@ -22,7 +22,7 @@ PYTHON = "\n".join(
 )
 # Nobody makes these: the example of what returns them shows them.
 RETURNED_BY = {
-    "nescio.calibration": {"calibrate": "Calibration Medians Profile"},
+    "nescio.calibration": {"calibrate": "Calibration Medians"},
     "nescio.choosing": {"choose": "Choice FoldFacts Standing"},
     "nescio.lab.data": {
         "find_damaged": "BadFile",

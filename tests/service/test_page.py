@@ -193,7 +193,7 @@ def test_bars_show_each_label_against_what_is_usual(page, folder):
         "[...document.querySelectorAll('.bars .bar')].map(b => b.getBoundingClientRect().width)"
     )
     assert widths[1] / widths[0] == pytest.approx(4.018 / 4.511, rel=0.01)
-    medians = load(folder / "tagger.nescio").profile_.medians
+    medians = load(folder / "tagger.nescio").medians_
     track = "document.querySelector('.bars .track')"
     marks = page.run(f"[...{track}.querySelectorAll('.mark')].map(m => parseFloat(m.style.left))")
     largest = max(4.511, medians.ranks[0, 0], medians.labels.max())

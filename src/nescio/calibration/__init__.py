@@ -16,7 +16,7 @@ from nescio.calibration.calibration import (
     required_samples,
     tie_limits,
 )
-from nescio.calibration.profile import Medians, Profile
+from nescio.calibration.medians import Medians
 
 __all__ = [
     "CUSTOM",
@@ -25,7 +25,6 @@ __all__ = [
     "TIE_TOLERANCE",
     "Calibration",
     "Medians",
-    "Profile",
     "Scores",
     "Threshold",
     "benjamini_hochberg",

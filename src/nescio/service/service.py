@@ -162,7 +162,7 @@ class Engine:
 
     def _example(self) -> list[float] | None:
         """Return logits to try, made of medians of the calibration data, if they are "in"."""
-        terms, medians = self.detector.label_terms(), self.detector.profile_.medians
+        terms, medians = self.detector.label_terms(), self.detector.medians_
         if terms is None or medians is None:
             return None
         group = len(medians.groups) // 2

@@ -1,4 +1,4 @@
-"""What the calibration data looked like: the usual terms of each label."""
+"""The usual terms of each label in the calibration data."""
 
 from __future__ import annotations
 
@@ -70,49 +70,13 @@ class Medians:
         rows = np.zeros(n_samples, int) if groups is None else np.searchsorted(self.groups, groups)
         return self.labels[rows], self.ranks[rows]
 
-
-@dataclass(frozen=True, eq=False)
-class Profile:
-    """What the calibration data looked like.
-
-    Attributes
-    ----------
-    medians : Medians or None
-        The medians of the score's terms, which `explain` compares with. None if the score is not
-        made of labels.
-    """
-
-    medians: Medians | None = None
-
-    @classmethod
-    def from_logits(
-        cls,
-        logits: Array | None,
-        terms: Terms | None,
-        usable: BoolArray,
-        groups: NDArray[np.str_] | None = None,
-    ) -> Self:
-        """Summarise the logits of the calibration data, within groups if there are any."""
-        if logits is None or terms is None:
-            return cls()
-        return cls(Medians.from_logits(terms, logits, usable, groups))
-
-    def arrays(self) -> dict[str, Array]:
-        """Return what a file keeps."""
-        if self.medians is None:
-            return {}
-        return {"medians.labels": self.medians.labels, "medians.ranks": self.medians.ranks}
-
     @classmethod
     def from_arrays(
         cls, arrays: Mapping[str, Array], groups: tuple[str, ...] | None, n_labels: int | None
     ) -> Self:
         """Read what a file keeps; raise a `ValueError` if it makes no sense."""
-        if "medians.labels" not in arrays:
-            return cls()
         names = ("",) if groups is None else tuple(sorted(groups))
-        medians = Medians(names, arrays["medians.labels"], arrays["medians.ranks"])
-        for array in (medians.labels, medians.ranks):
+        for array in (arrays["labels"], arrays["ranks"]):
             if array.shape != (len(names), n_labels) or np.isnan(array).any():
                 raise ValueError("its medians do not fit its labels and groups")
-        return cls(medians)
+        return cls(names, arrays["labels"], arrays["ranks"])
