@@ -207,7 +207,7 @@ def _check_shapes(detector: Detector, declared: Mapping[str, str]) -> None:
 
 
 def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensors) -> None:
-    """Set what every detector has: columns, labels, threshold, calibration and profile."""
+    """Set what every detector has: columns, labels, threshold, calibration and medians."""
     detector._learned_from = dict(node["learned_from"])
     detector._made_with = dict(node["made_with"])
     first = detector.scores_from[0]
