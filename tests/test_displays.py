@@ -41,13 +41,11 @@ def drawn(data, detector):
     """Every display, by the result or the detector that it is made from."""
     _, new, far = data
     compared = ns.compare(new, far, ["joint_energy", "max_logit"], n_bootstrap=0)
-    histogram, roc = ns.ScoreHistogramDisplay, ns.RocDisplay
+    histogram = ns.ScoreHistogramDisplay
     return {
         "detector": lambda ax: histogram.from_detector(detector, new, ood=far, ax=ax),
-        "assessment": lambda ax: detector.assess(far).plot(ax),
-        "few verdicts": lambda ax: detector.assess(far[:5]).plot(ax=ax),
-        "calibration": lambda ax: detector.calibration_.plot(ax),
-        "curve": lambda ax: roc.from_detector(detector, new, far, ax=ax),
+        "few samples": lambda ax: histogram.from_detector(detector, far[:5], ax=ax),
+        "calibration": lambda ax: histogram(detector.calibration_).plot(ax),
         "comparison": lambda ax: compared.plot(ax),
     }
 
@@ -82,7 +80,10 @@ def test_a_histogram_shows_the_threshold_and_every_set(data, detector):
     line = display.ax_.lines[0].get_xdata()
     assert line[0] == pytest.approx(detector.offset_)
     many = ns.JointEnergy().calibrate(data[0], groups=np.arange(400) % 3)
-    assert legend(many.calibration_.plot()) == ["calibration (400)", "3 thresholds"]
+    assert legend(ns.ScoreHistogramDisplay.from_detector(many)) == [
+        "calibration (400)",
+        "3 thresholds",
+    ]
 
 
 def test_scores_beyond_the_axis_are_counted(data, detector):
@@ -116,21 +117,19 @@ def test_the_colours_suit_the_background(detector):
     for face, dark in (("white", False), ("#101010", True)):
         _, ax = pyplot.subplots(facecolor=face)
         ax.set_facecolor(face)
-        line = detector.calibration_.plot(ax).ax_.lines[0]
+        line = ns.ScoreHistogramDisplay.from_detector(detector, ax=ax).ax_.lines[0]
         assert line.get_color() == palette(dark=dark)["ink"]
 
 
-def test_what_cannot_be_drawn_is_said(data, detector):
+def test_what_cannot_be_drawn_is_said():
     with pytest.raises(InputError, match="not calibrated"):
         ns.ScoreHistogramDisplay.from_detector(ns.JointEnergy())
-    with pytest.raises(InputError, match="from_detector"):
-        detector.assess(data[1], fdr=0.1).plot()
 
 
 def test_matplotlib_is_needed_only_to_draw(monkeypatch, detector):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(MissingDependencyError, match=r"pip install '\.\[report\]'"):
-        detector.calibration_.plot()
+        ns.ScoreHistogramDisplay.from_detector(detector)
     code = "import sys, nescio.displays; print('matplotlib' in sys.modules)"
     finished = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -155,8 +155,8 @@ def test_bad_rows_are_told_and_do_not_spoil_the_medians():
     detector = ns.SumProb(nonfinite="out").calibrate(logits)
     spoiled = np.vstack([logits, np.full((2, 6), np.nan)])
     assert np.array_equal(
-        ns.SumProb(nonfinite="out").calibrate(spoiled).profile_.medians.labels,
-        detector.profile_.medians.labels,
+        ns.SumProb(nonfinite="out").calibrate(spoiled).medians_.labels,
+        detector.medians_.labels,
     )
     logits[0, 4] = np.inf
     reason = detector.explain(logits[:1])[0]
@@ -173,7 +173,7 @@ def test_bad_rows_are_told_and_do_not_spoil_the_medians():
 
 def test_what_is_not_a_sum_over_labels_cannot_be_explained():
     detector = ns.MSP().calibrate(make_outputs(200))
-    assert detector.profile_.medians is None
+    assert detector.medians_ is None
     with pytest.raises(
         ParameterError, match=r"msp cannot be explained: .*can be: (Combined.*)\.$"
     ) as e:

@@ -40,7 +40,7 @@ def results():
     grouped = ns.JointEnergy().calibrate(held_out, groups=np.array(nasty(12, "group")).repeat(25))
     monitor = ns.Monitor(detector, window=50)
     for outputs in (new, far):
-        monitor.update(detector.assess(outputs), outputs.logits)
+        monitor.update(detector.assess(outputs))
     kinds = ["joint_energy", "max_logit", "knn", "msp", "gen", "label_gap", "max_prob", "sum_prob"]
     named = dict(zip(nasty(len(kinds), "detector"), kinds, strict=True))
     sets = dict.fromkeys(nasty(5, "set"), far)

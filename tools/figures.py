@@ -117,10 +117,10 @@ def take_monitor(page: Browser, demo: Path, folder: Path) -> None:
     monitor = Monitor(detector, alpha=0.01)
     for start in range(0, 1500, 250):
         batch = seen[start : start + 250]
-        monitor.update(detector.assess(batch), batch.logits)
+        monitor.update(detector.assess(batch))
     for start in range(0, 250, 50):
         for batch in (seen[1500 + 2 * start : 1600 + 2 * start], unseen[start : start + 50]):
-            monitor.update(detector.assess(batch), batch.logits)
+            monitor.update(detector.assess(batch))
     draw_monitor(monitor, folder / "monitor.html")
     page.open(folder / "monitor.html", width=WIDTH)
     take(page, "monitor", ["svg"])

@@ -32,18 +32,16 @@ def speed() -> None:
     whole = detector.assess(logits)
     for size in (1000, 64, 1):
         starts = range(0, min(len(logits), 2000 * size), size)
-        blocks = [(whole[index : index + size], logits[index : index + size]) for index in starts]
-        for watched in (False, True):
-            times = []
-            for _ in range(5):
-                monitor = Monitor(detector)
-                start = time.perf_counter()
-                for assessment, rows in blocks:
-                    monitor.update(assessment, rows if watched else None)
-                times.append(time.perf_counter() - start)
-            rate = len(blocks) * size / min(times)
-            what = f"{N_LABELS} labels watched" if watched else "no labels"
-            print(f"blocks of {size:>5,}, {what:<18}: {rate:>10,.0f} samples per second")
+        blocks = [whole[index : index + size] for index in starts]
+        times = []
+        for _ in range(5):
+            monitor = Monitor(detector)
+            start = time.perf_counter()
+            for assessment in blocks:
+                monitor.update(assessment)
+            times.append(time.perf_counter() - start)
+        rate = len(blocks) * size / min(times)
+        print(f"blocks of {size:>5,}: {rate:>10,.0f} samples per second")
 
 
 def delays() -> None:

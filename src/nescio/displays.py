@@ -18,7 +18,7 @@ from nescio.errors import InputError, ParameterError, require
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
-    from nescio.detectors import Assessment, Detector
+    from nescio.detectors import Detector
     from nescio.metrics import Comparison
 
 __all__ = ["RocDisplay", "ScoreHistogramDisplay"]
@@ -108,20 +108,6 @@ class ScoreHistogramDisplay(Display):
         scores = {name: detector.score_samples(data) for name, data in sets.items()}
         return cls(calibration, scores, detector.name).plot(ax)
 
-    @classmethod
-    def from_assessment(cls, assessment: Assessment, *, ax: Any = None) -> Self:
-        """Draw the scores of an assessment on those of the calibration."""
-        if assessment.calibration is None:
-            raise InputError(
-                "this assessment does not know its calibration: it was read from a table, or made "
-                "with fdr. Use ScoreHistogramDisplay.from_detector(detector, data)."
-            )
-        inside = assessment.in_distribution
-        scores = {"assessed": assessment.scores}
-        if len(inside) <= FEW:
-            scores = {"flagged": assessment.scores[~inside], "kept": assessment.scores[inside]}
-        return cls(assessment.calibration, scores).plot(ax)
-
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
         calibrated = self.calibration.scores
         thresholds = list(self.calibration.threshold_values.values())
@@ -129,9 +115,8 @@ class ScoreHistogramDisplay(Display):
         heights, edges = histogram.shares(calibrated), histogram.edges
         label = f"calibration ({len(calibrated):,})"
         ax.stairs(heights, edges, fill=True, color=colours["id"], alpha=0.35, label=label)
-        own = {"flagged": "out", "kept": "in", "assessed": "ink"}
         for number, (name, scores) in enumerate(self.scores.items(), start=1):
-            colour = colours[own.get(name, f"hue{number % HUES}")]
+            colour = colours[f"hue{number % HUES}"]
             options = {"color": colour, "label": f"{cut(name, 24)} ({len(scores):,})"}
             if len(scores) > FEW:
                 ax.stairs(histogram.shares(scores), edges, linewidth=1.4, **options)
@@ -175,14 +160,6 @@ class RocDisplay(Display):
     tpr: float = 0.95
     ood_name: str = "OOD"
     _legend_title = "detector (AUROC)"
-
-    @classmethod
-    def from_detector(
-        cls, detector: Detector, id_data: Any, ood_data: Any, *, tpr: float = 0.95, ax: Any = None
-    ) -> Self:
-        """Score ID and OOD data with a detector, and draw its curve."""
-        scores = detector.score_samples(id_data), detector.score_samples(ood_data)
-        return cls({detector.name: scores}, tpr).plot(ax)
 
     @classmethod
     def from_comparison(

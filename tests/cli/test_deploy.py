@@ -169,7 +169,6 @@ def test_options_become_settings(succeeds, detector, never_serves, tmp_path, mon
     (tmp_path / "token").write_text(" secret \n")
     succeeds(
         "serve", detector, "--host", "0.0.0.0", "--port", 80, "--token-file", tmp_path / "token",
-        "--cors-origin", "https://a.example", "--cors-origin", "https://b.example",
         "--max-body-mb", 2, "--max-megapixels", 1.5, "--max-requests", 3,
         "--drain-seconds", 5, "--alpha", 0.05, "--log-level", "error",
     )  # fmt: skip
@@ -177,7 +176,6 @@ def test_options_become_settings(succeeds, detector, never_serves, tmp_path, mon
     assert (never_serves["host"], never_serves["port"]) == ("0.0.0.0", 80)
     assert never_serves["log_level"] == "error"
     assert settings.token == "secret"
-    assert settings.cors_origins == ("https://a.example", "https://b.example")
     assert settings.max_body_bytes == 2_000_000
     assert (settings.max_pixels, settings.max_requests) == (1_500_000, 3)
     assert (settings.drain_seconds, settings.alpha) == (5.0, 0.05)
@@ -213,7 +211,6 @@ def test_files_and_options_that_cannot_be_served(nescio, fails, detector, tmp_pa
         ("logits.npy", tmp_path / "logits.npy"),
         (".onnx", detector, "--model", tmp_path / "logits.npy"),
         ("--log-level", detector, "--log-level", "loud"),
-        ("origin", detector, "--cors-origin", "*"),
         ("alpha", detector, "--alpha", 2),
         ("nowhere", detector, "--monitor-state", tmp_path / "nowhere" / "state"),
     ):

@@ -79,10 +79,8 @@ def test_a_table_gets_the_verdicts_of_the_clean_matrix(tables, nescio, kind):
     ]
     assert reasons[0]["row"] == reasons[1]["row"]
     monitored = [
-        nescio(
-            "monitor", f"{name}.csv", "--detector", f"{name}.nescio", "--outputs", data, "--json"
-        )
-        for name, data in (("t", f"far-{kind}"), ("clean", "far.npy"))
+        nescio("monitor", f"{name}.csv", "--detector", f"{name}.nescio", "--json")
+        for name in ("t", "clean")
     ]
     assert monitored[0][0] == monitored[1][0] == 3
     evidence = [json.loads(out)["log10_martingale"] for _, out, _ in monitored]
@@ -169,9 +167,7 @@ def test_a_monitor_reads_verdicts_with_other_columns(tables, nescio, fails):
     assert monitored[0] in (0, 3)
     renamed = scored.rename(columns={"id": "photo"})
     renamed.to_csv("renamed.csv", index=False)
-    outputs = ("--outputs", "test-x.parquet", "--id-column", "photo")
-    pandas.read_parquet("test-x.parquet").rename(columns={"id": "photo"}).to_parquet(outputs[1])
-    command = ("monitor", "renamed.csv", "--detector", "t.nescio", *outputs)
+    command = ("monitor", "renamed.csv", "--detector", "t.nescio", "--id-column", "photo")
     assert nescio(*command)[0] == monitored[0]
     err = fails("monitor", "test-x.csv", "--detector", "t.nescio")
     assert "is not a scored table: it has no column score" in err
@@ -242,8 +238,7 @@ def test_eval_says_that_it_read_a_sample(rng, tmp_path, succeeds, monkeypatch):
     assert (printed["results"][0]["n_id"], printed["results"][0]["n_ood"]) == (1_000, 700)
 
 
-@pytest.mark.parametrize("with_outputs", [False, True])
-def test_monitor_has_the_same_report_and_state(rng, tmp_path, nescio, monkeypatch, with_outputs):
+def test_monitor_has_the_same_report_and_state(rng, tmp_path, nescio, monkeypatch):
     """Blocks of 4,096 rows: so many are counted at once in any case, so nothing is rounded anew."""
     detector = ns.MaxLogit().calibrate(Outputs(logits_of(rng, 0), label_names=list("abcde")))
     detector.save(tmp_path / "made.nescio")
@@ -258,12 +253,11 @@ def test_monitor_has_the_same_report_and_state(rng, tmp_path, nescio, monkeypatc
     for index in range(3):
         part = pyarrow.table(columns).slice(index * 3_000, 3_000)
         parquet.write_table(part, folder / f"{index}.parquet")
-    outputs = ["--outputs", write(tmp_path / "logits.parquet", logits)] if with_outputs else []
 
     def monitored(path):
         state = tmp_path / "state.safetensors"
         state.unlink(missing_ok=True)
-        rest = ("--detector", "made.nescio", "--state", state, "--time-column", "when", *outputs)
+        rest = ("--detector", "made.nescio", "--state", state, "--time-column", "when")
         code, out, err = nescio("monitor", path, *rest, "--json")
         assert (code, err) == (3, "")
         return out, state.read_bytes()
@@ -271,7 +265,6 @@ def test_monitor_has_the_same_report_and_state(rng, tmp_path, nescio, monkeypatc
     whole = monitored(scored)
     assert json.loads(whole[0])["change"]["since"]["id"].startswith("row")
     monkeypatch.setattr("nescio.cli.monitor._BLOCK", 4_096)
-    monkeypatch.setattr("nescio.outputs.files._MOST_ROWS", 4_096)
     assert monitored(scored) == whole
     shown, state = monitored(folder)
     assert shown == whole[0]

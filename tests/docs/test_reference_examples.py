@@ -22,10 +22,7 @@ PYTHON = "\n".join(
 )
 # Nobody makes these: the example of what returns them shows them.
 RETURNED_BY = {
-    "nescio.calibration": {
-        "calibrate": "Calibration Medians Profile",
-        "Monitor": "LabelFrequencies",
-    },
+    "nescio.calibration": {"calibrate": "Calibration Medians"},
     "nescio.choosing": {"choose": "Choice FoldFacts Standing"},
     "nescio.lab.data": {
         "find_damaged": "BadFile",
@@ -42,7 +39,7 @@ RETURNED_BY = {
         "delong_test": "AurocDifference",
         "evaluate": "Estimate Evaluation",
     },
-    "nescio.monitor": {"Monitor": "Change LabelDrift Place Window"},
+    "nescio.monitor": {"Monitor": "Change Place Window"},
     "nescio.models": {"wrap": "PredictedRow Prediction Runner Wrapped"},
     "nescio.service": {"make_app": "Settings"},
 }

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fixtures.streams import fed, logits_of
-from nescio.monitor import LabelDrift, Monitor
+from nescio.monitor import Monitor
 
 
 def test_an_alarm_says_first_what_changed_since_when_and_what_to_do_and_last_why(detector, rng):
@@ -28,7 +28,6 @@ def test_the_newest_incomplete_window_is_reported(detector, rng):
     monitor = fed(Monitor(detector), detector, logits_of(rng, 500))
     share = fed(monitor, detector, logits_of(rng, 60)).windows[-1].share
     assert f"newest inputs, window incomplete, inputs 501 to 560: {share:.1%}" in str(monitor)
-    assert not monitor.label_drifts  # only full windows are tested
     monitor.chart.open_flagged = 30
     assert str(monitor).startswith("No alarm so far in 560 inputs, but the newest ones may")
 
@@ -40,19 +39,6 @@ def test_without_a_change_this_is_said_with_numbers(detector, rng):
     assert second.startswith(f"Flagged as out-of-distribution: {monitor.flagged} of 1,000 (")
     assert second.endswith("%); about 5.00% is expected.")
     assert monitor.expected_share == pytest.approx(0.05, abs=0.001)
-    assert "Labels: they fire as often as in the calibration data." in str(monitor)
-
-
-def test_labels_alone_raise_an_alarm(detector, rng):
-    # A label that fires more often and one that fires less often: the sum of the scores stays.
-    monitor = Monitor(detector)
-    monitor.drift_watch.drifts["label 3"] = LabelDrift("label 3", 0.6, 0.3, 500, 1e-9, 0, 0)
-    fed(monitor, detector, logits_of(rng, 500))
-    text = str(monitor)
-    assert text.startswith("ALARM: 1 label fires more or less often than in the calibration data.")
-    assert "No change of the scores was found." in text
-    assert "label 3: more often, for 60.00% of the latest 500 inputs" in text
-    assert "What to do" in text
 
 
 def test_the_report_is_json(detector, rng):
@@ -61,6 +47,5 @@ def test_the_report_is_json(detector, rng):
     assert content["n_samples"] == 1234
     assert content["windows"][0]["low"] <= 0.05 <= content["windows"][0]["high"]
     assert content["open_window"]["n"] == 234
-    assert content["label_drifts"] == []
     assert content["change"] is None
     assert content["summary"] == monitor.summary()

@@ -1,4 +1,4 @@
-"""Scored tables, and outputs of the same rows."""
+"""Scored tables."""
 
 import warnings
 from dataclasses import replace
@@ -9,8 +9,7 @@ import pytest
 import nescio as ns
 from fixtures.streams import logits_of, read_scored
 from nescio._io.files import write_table
-from nescio.errors import FileError, InputError, LabelMismatchError, ParameterError
-from nescio.monitor.verdict_table import matching_logits
+from nescio.errors import FileError, InputError, ParameterError
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -84,45 +83,6 @@ def test_times_that_are_not_in_order_get_a_warning(tmp_path, times, row):
     said = [str(warning.message) for warning in caught]
     assert len(said) == (row is not None)
     assert row is None or f"row {row} ({times[row]}) is earlier" in said[0]
-
-
-def test_logits_of_the_same_rows_are_taken(detector, rng):
-    outputs = ns.Outputs(logits_of(rng, 50), ids=[f"photo {row}" for row in range(50)])
-    assessment = detector.assess(outputs)
-    assert matching_logits(detector, assessment, outputs) is outputs.logits
-    nearly = ns.Outputs(outputs.logits * (1 + 1e-6))
-    assert matching_logits(detector, assessment, nearly) is nearly.logits
-
-
-def test_logits_of_other_rows_are_rejected(detector, rng):
-    logits, ids = logits_of(rng, 50), [f"photo {row}" for row in range(50)]
-    assessment = detector.assess(ns.Outputs(logits, ids=ids))
-    for outputs, reason in (
-        (ns.Outputs(logits, ids=ids[::-1]), "row 0 of the outputs is 'photo 49'"),
-        (ns.Outputs(logits[::-1].copy()), "same rows in the same order"),
-    ):
-        with pytest.raises(InputError, match=reason):
-            matching_logits(detector, assessment, outputs)
-
-
-def test_logits_of_other_labels_are_rejected(rng):
-    held_out = ns.Outputs(logits_of(rng, 200), label_names=[*"abcdef"])
-    detector = ns.JointEnergy().calibrate(held_out)
-    turned = held_out.select_labels([*"fedcba"])
-    logits = matching_logits(detector, detector.assess(held_out), turned)
-    np.testing.assert_array_equal(logits, held_out.logits)
-    other = ns.Outputs(held_out.logits, label_names=[*"abcdex"])
-    with pytest.raises(LabelMismatchError, match="Missing: 'f'"):
-        matching_logits(detector, detector.assess(held_out), other)
-
-
-def test_without_features_the_scores_of_a_feature_detector_are_not_compared(rng):
-    features, logits = rng.normal(size=(200, 3)), rng.normal(size=(200, 2))
-    train = rng.normal(size=(200, 3))
-    detector = ns.Mahalanobis().fit(train, np.eye(2)[rng.integers(0, 2, 200)])
-    detector.calibrate(ns.Outputs(logits, features=features))
-    assessment = detector.assess(ns.Outputs(logits, features=features))
-    assert matching_logits(detector, assessment, ns.Outputs(logits)) is not None
 
 
 def test_ids_that_look_like_formulas_come_back(tmp_path, detector):

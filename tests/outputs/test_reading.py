@@ -1,6 +1,7 @@
 """Outputs in blocks of rows: the same rows and the same rules as those of whole files."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,7 +55,8 @@ def read(address, columns=Columns(), first=0, **options):  # noqa: B008
     assert [block.start for block in blocks] == [
         SIZE * number for number in range(first, first + len(blocks))
     ]
-    whole = Outputs.concat([block.with_ids() for block in blocks])
+    ids = [None if block.ids is None else np.asarray(block.ids) for block in blocks]
+    whole = Outputs.concat([replace(b.outputs, ids=i) for b, i in zip(blocks, ids, strict=True)])
     if whole.kept or not blocks[0].kept:
         return whole, None
     return whole, pyarrow.concat_tables([pyarrow.table(block.kept) for block in blocks])
@@ -63,7 +65,7 @@ def read(address, columns=Columns(), first=0, **options):  # noqa: B008
 REST = Columns(labels=LABELS, keep_rest=True)
 
 
-@pytest.fixture(params=["one", "arrow", "feather", "glob", "folder", "hive", "memory", "file"])
+@pytest.fixture(params=["one", "arrow", "feather", "glob", "folder", "nested", "memory", "file"])
 def source(request, table, tmp_path):
     """Write the table in some way; return the address, and the table that it is."""
     kind = request.param
@@ -82,13 +84,10 @@ def source(request, table, tmp_path):
         system.put(str(tmp_path / "x.parquet"), "/in/x-1.parquet")
         return "memory://in/*.parquet", table
     for part, start in enumerate(range(0, N, 90)):  # 12 files: part-10 comes after part-9
-        folder = tmp_path / "parts" / (f"year={2020 + part // 6}" if kind == "hive" else "")
+        folder = tmp_path / "parts" / (f"year={2020 + part // 6}" if kind == "nested" else "")
         folder.mkdir(parents=True, exist_ok=True)
         write_parquet(table.slice(start, 90), folder / f"part-{part}.parquet", 50)
     (tmp_path / "parts" / "_SUCCESS").touch()
-    if kind == "hive":
-        years = pyarrow.array(2020 + np.arange(N) // 90 // 6)
-        return str(tmp_path / "parts"), table.append_column("year", years)
     return f"{tmp_path}/parts" + ("/*.parquet" if kind == "glob" else ""), table
 
 
@@ -229,14 +228,6 @@ def test_files_with_other_columns_are_named(tmp_path, table):
         assert name in str(raised.value)
     write_parquet(small.select(LABELS[::-1]), tmp_path / "b.parquet")  # another order does no harm
     np.testing.assert_array_equal(np.diff(read(tmp_path)[0].logits.reshape(2, N, 3), axis=0), 0)
-
-
-def test_files_of_other_folders_are_named(tmp_path, table):
-    for name in ("year=1/a.parquet", "month=1/b.parquet"):
-        (tmp_path / name).parent.mkdir()
-        write_parquet(table, tmp_path / name)
-    with pytest.raises(InputError, match=r"year=1/a.parquet lies in other folders .* year, of"):
-        OutputsStream(tmp_path)
 
 
 def test_missing_files_are_explained(tmp_path, table):

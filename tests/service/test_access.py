@@ -106,7 +106,7 @@ def test_pages_of_other_origins_may_not_call(origin, client):
         assert service.get(path, headers=from_page(origin)).status_code == 403
     answer = service.post("/v1/reload", headers=from_page(origin))
     assert answer.status_code == 403
-    assert "--cors-origin" in answer.json()["detail"]
+    assert "may not call" in answer.json()["detail"]
     assert "access-control-allow-origin" not in answer.headers
 
 
@@ -120,30 +120,6 @@ def test_the_services_own_page_may_call(client):
         answer = service.get("/v1/detector", headers=from_page(origin, host))
         assert answer.status_code == 200
         assert not [name for name in answer.headers if name.startswith("access-control")]
-
-
-FRIEND = "https://friend.example"
-
-
-def test_an_origin_that_was_allowed_may_call(client):
-    service = client(cors_origins=(FRIEND,))
-    preflight = service.options(
-        "/v1/score",
-        headers={
-            **from_page(FRIEND),
-            "access-control-request-method": "POST",
-            "access-control-request-headers": "authorization, content-type",
-        },
-    )
-    assert preflight.status_code == 200
-    assert preflight.headers["access-control-allow-origin"] == FRIEND
-    assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
-    body = {"logits": [[1, 2, 3, 4]]}
-    answer = service.post("/v1/score", json=body, headers=from_page(FRIEND))
-    assert answer.status_code == 200
-    assert answer.headers["access-control-allow-origin"] == FRIEND
-    assert "access-control-allow-credentials" not in answer.headers
-    assert service.get("/v1/detector", headers=from_page("https://evil.example")).status_code == 403
 
 
 def test_options_do_nothing(client):

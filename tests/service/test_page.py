@@ -193,7 +193,7 @@ def test_bars_show_each_label_against_what_is_usual(page, folder):
         "[...document.querySelectorAll('.bars .bar')].map(b => b.getBoundingClientRect().width)"
     )
     assert widths[1] / widths[0] == pytest.approx(4.018 / 4.511, rel=0.01)
-    medians = load(folder / "tagger.nescio").profile_.medians
+    medians = load(folder / "tagger.nescio").medians_
     track = "document.querySelector('.bars .track')"
     marks = page.run(f"[...{track}.querySelectorAll('.mark')].map(m => parseFloat(m.style.left))")
     largest = max(4.511, medians.ranks[0, 0], medians.labels.max())
@@ -354,8 +354,8 @@ def test_traffic_appears_after_scoring(page, url):
 
 
 _ALARM = """ALARM: since about input 40, the inputs score lower.
-Labels: 1 label fires less often.
-  boat: for 5.00% of the latest 500 inputs
+Flagged as out-of-distribution: 30 of 500.
+  latest full window, inputs 1 to 500: 6.0% flagged
 Evidence: 200 to 1."""
 
 
@@ -365,7 +365,7 @@ Evidence: 200 to 1."""
         (
             {"summary": _ALARM, "alarm": True, "log10_martingale": 2.3},
             ["\N{BALLOT X} ALARM: since about input 40", "Evidence: 200 to 1."],
-            ["boat: for 5.00% of the latest 500 inputs"],
+            ["latest full window, inputs 1 to 500: 6.0% flagged"],
         ),
     ],
 )
@@ -375,7 +375,7 @@ def test_the_page_has_the_words_of_the_monitor(page, url, monitor, words, detail
     with urllib.request.urlopen(f"{url}/v1/traffic?charts=600") as answer:
         traffic = json.load(answer)
     assert "Evidence for a change" in traffic["monitor"]["summary"]
-    traffic |= {"monitor": {"alpha": 0.01, "label_drifts": []} | monitor, "n_watched": 10**6}
+    traffic |= {"monitor": {"alpha": 0.01} | monitor, "n_watched": 10**6}
     traffic["charts"][0]["text"] = "of 1,000,000 inputs"
     page.run(f"window.fetch = async () => new Response({json.dumps(json.dumps(traffic))})")
     page.run("document.dispatchEvent(new Event('visibilitychange'))")

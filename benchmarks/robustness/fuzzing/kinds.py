@@ -261,12 +261,12 @@ def detector_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     yield Kind("detector, valid checksum", ".nescio", saved, verdicts, change=change_metadata)
     calibrated = ns.JointEnergy().calibrate(train)
     monitor = Monitor(calibrated, window=20)
-    monitor.update(calibrated.assess(train), train.logits)
+    monitor.update(calibrated.assess(train))
     state = (_saved(monitor.save, folder, "x.safetensors"),)
 
     def report(path: Path) -> object:
         loaded = Monitor.load(path, calibrated)
-        loaded.update(calibrated.assess(probe), probe.logits)
+        loaded.update(calibrated.assess(probe))
         return loaded.as_dict()
 
     yield Kind("monitor state", ".safetensors", state, report, hashed=True)
@@ -569,7 +569,7 @@ def body_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     """Bodies of requests to the service."""
     from nescio.models.images import read_image
     from nescio.service.openapi import JSON, SAFETENSORS
-    from nescio.service.requests import decode_inputs, decode_outputs, form_files
+    from nescio.service.requests import decode_inputs, decode_outputs
 
     outputs = _example(rng, 4)
     rows = {"logits": outputs.logits.tolist(), "ids": list("abcd"), "label_names": list("xyz")}
@@ -591,13 +591,6 @@ def body_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
             yield Kind(f"body {what}, {name}", ".body", (whole[kind],), read)
     entries = partial(_body, _scored(decode_outputs), JSON)
     yield Kind("body score, entries", ".body", (bodies[JSON],), entries, change=change_json)
-    part = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\nabc\r\n'
-    yield Kind(
-        "body form",
-        ".body",
-        (part + part + b"--x--\r\n",),
-        lambda path: form_files("multipart/form-data; boundary=x", path.read_bytes()),
-    )
     from PIL import Image
 
     stream = io.BytesIO()

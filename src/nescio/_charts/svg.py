@@ -354,13 +354,13 @@ class BarRows:
     longest: int  # length of the longest bar
     n_characters: int  # longer names are cut
 
-    def draw(self, rows: Sequence[BarRow], *, name: str, css: str = "bars") -> Markup:
+    def draw(self, rows: Sequence[BarRow], *, name: str) -> Markup:
         """Return the picture; `name` is the text for screen readers."""
         most = max(max(row.value, row.mark or 0.0) for row in rows)
         scale = self.longest / most if most > 1e-30 else 0.0
         drawn = "".join(self._draw_row(row, self.row * n, scale) for n, row in enumerate(rows))
         return Markup(
-            f'<svg class="{css}" role="img" viewBox="0 0 {self.width} {self.row * len(rows)}" '
+            f'<svg class="bars" role="img" viewBox="0 0 {self.width} {self.row * len(rows)}" '
             f'aria-label="{escape(name)}">{drawn}</svg>'
         )
 

@@ -172,16 +172,12 @@ class Files:
     paths : tuple of str
         As the file system knows them, sorted by name; numbers in names count as numbers, so that
         part-10 comes after part-9.
-    root : str
-        The folder below which names of folders may be columns, such as year=2026; empty for a
-        single file.
     remote : fsspec file system, optional
         None for local files.
     """
 
     address: str
     paths: tuple[str, ...]
-    root: str = ""
     remote: Any = None
 
     @property
@@ -198,10 +194,6 @@ class Files:
             stream: IO[bytes] = self.remote.open(path, "rb", cache_type="none")
             return stream
 
-    def folders(self, path: str) -> tuple[str, ...]:
-        """Return the names of the folders between the root and a file."""
-        return _below(path, self.root)[:-1] if self.root else ()
-
 
 def find_files(address: str | Path) -> Files:
     """Return the files of an address; raise if there are none, or of several kinds."""
@@ -217,17 +209,18 @@ def find_files(address: str | Path) -> Files:
         except ImportError as error:  # fsspec names the package
             raise MissingDependencyError(f"cannot read {text}: {error}.") from error
         if system.isdir(path):
-            root = path
             paths = [
                 file
                 for file in system.find(path)
                 if _suffix(file) in MANY
-                and not any(part.startswith((".", "_")) for part in _below(file, root))
+                and not any(
+                    part.startswith((".", "_"))
+                    for part in PurePosixPath(file).relative_to(path).parts
+                )
             ]
         elif system.isfile(path):
-            return Files(text, (path,), "", system)
+            return Files(text, (path,), system)
         elif _PATTERN.search(path):
-            root = str(PurePosixPath(_PATTERN.split(path, maxsplit=1)[0] + "x").parent)
             paths = [file for file in system.glob(path) if not system.isdir(file)]
         else:
             raise FileError(f"there is no file {text}.")
@@ -240,7 +233,7 @@ def find_files(address: str | Path) -> Files:
             f"kind: {' or '.join(MANY)}. Name a pattern that matches only these, such as "
             "'data/*.parquet'."
         )
-    return Files(text, tuple(sorted(paths, key=_natural)), root, system if remote else None)
+    return Files(text, tuple(sorted(paths, key=_natural)), system if remote else None)
 
 
 def _suffix(path: str) -> str:
@@ -248,10 +241,6 @@ def _suffix(path: str) -> str:
     suffixes = PurePosixPath(path).suffixes
     n_last = 2 if suffixes[-1:] == [".gz"] else 1
     return "".join(suffixes[-n_last:]).lower()
-
-
-def _below(path: str, root: str) -> tuple[str, ...]:
-    return PurePosixPath(path).relative_to(root).parts
 
 
 def _natural(path: str) -> list[tuple[int, int, str]]:

@@ -67,10 +67,8 @@ def read_truth(
     return np.asarray(arguments["logits"])
 
 
-def check_same_rows(
-    name: str, theirs: Sequence[str] | None, ours: Sequence[str] | None, owner: str = "the logits"
-) -> None:
-    """Raise if the ids of a data frame show that it has other rows than the owner of `ours`.
+def check_same_rows(name: str, theirs: Sequence[str] | None, ours: Sequence[str] | None) -> None:
+    """Raise if the ids of a data frame show that it has other rows than the logits.
 
     Ids that have nothing in common with the others are of another kind, and show nothing.
     """
@@ -80,7 +78,7 @@ def check_same_rows(
     if row is None or set(theirs).isdisjoint(ours):
         return
     raise InputError(
-        f"row {row} of {name} has the id {theirs[row]!r}, but row {row} of {owner} has "
+        f"row {row} of {name} has the id {theirs[row]!r}, but row {row} of the logits has "
         f"{ours[row]!r}. Both must have the same rows in the same order: sort the data frame "
         f"(in pandas with .loc). If only the ids differ, pass {name} as an array."
     )

@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import IO, Any, NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 
@@ -48,8 +47,6 @@ _NAMED = 10  # columns that a message names
 _UNNAMED_LEVEL = re.compile(r"__index_level_\d+__")  # of an index of pandas without a name
 _KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow"}
 _BUFFERS = 1 << 26  # bytes that are read ahead, in all columns together
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a folder
-_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")  # not 007, which is text
 
 
 # --- the roles of columns -------------------------------------------------------------------------
@@ -123,11 +120,8 @@ class Columns:
         texts = _matching((*_several(self.keep), self.id_column or "id"), names)
         return {name: True for name in names if name in texts or name.lower() == "id"}
 
-    def roles(self, schema: Any, folders: Collection[str] = ()) -> Roles:
-        """Decide what each column is; warn of floating-point columns that the detector ignores.
-
-        The values of `folders` are in the names of folders: they are no labels.
-        """
+    def roles(self, schema: Any) -> Roles:
+        """Decide what each column is; warn of floating-point columns that the detector ignores."""
         names, index = schema.names, stored_index(schema)
         kept = matching_names(self.keep, names, "keep")
         ignored = matching_names(self.ignore, names, "ignore")
@@ -142,7 +136,7 @@ class Columns:
         nested = next((name for name in kept if _is_list(schema.field(name).type)), None)
         if nested is not None and not self.keep_rest:
             raise InputError(f"column {nested!r} holds lists and cannot be kept.")
-        taken = {ids, *kept, *ignored, *index, *folders}
+        taken = {ids, *kept, *ignored, *index}
         rest = [schema.field(name) for name in names if name not in taken]
         labels, chosen = self._label_columns(names, rest, taken)
         if self.keep_rest and not kept:
@@ -418,15 +412,12 @@ def _is_list(kind: Any) -> bool:
 class TableFiles:
     """The rows of a table in files: Parquet and Arrow files may together be larger than memory.
 
-    All files must have the same columns. Names of folders such as year=2026 are columns too. A text
-    file is one file, and is read as a whole. `columns` says how it is written.
+    All files must have the same columns. A text file is one file, and is read as a whole. `columns`
+    says how it is written.
 
     Attributes
     ----------
     schema : pyarrow.Schema
-        The columns, those of folders last.
-    folders : dict
-        The columns of folders, with one value per file.
     n_rows : int
     row_bytes : float
         Approximately how many bytes a row of all columns has in memory.
@@ -439,19 +430,15 @@ class TableFiles:
         self._rows: list[int] = []
         self._written: dict[str, tuple[int, int]] = {}
         self.row_bytes = 0.0
-        self.folders = _folder_columns(files)
         for path in files.paths:
             with self._opened(path) as part:
                 if not self._rows:
-                    self._schema = part.schema
+                    self.schema = part.schema
                 self._check_columns(path, part.schema)
                 n_rows, row_bytes = part.measure()
                 self._rows.append(n_rows)
                 self.row_bytes = self.row_bytes or row_bytes
         self.n_rows = sum(self._rows)
-        self.schema = self._schema
-        for name, values in self.folders.items():
-            self.schema = self.schema.append(require("pyarrow", "files").field(name, values.type))
         check_unique_names(self.schema)
 
     def blocks(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
@@ -483,22 +470,16 @@ class TableFiles:
     def _pieces(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give the rows from `start` on, in pieces; those of Parquet have at most `size` rows."""
         pyarrow = require("pyarrow", "files")
-        of_file = [name for name in names if name not in self.folders]
-        schema = pyarrow.schema([self._schema.field(name) for name in of_file])
-        for number, (path, n_rows) in enumerate(zip(self._files.paths, self._rows, strict=True)):
+        schema = pyarrow.schema(
+            [self.schema.field(name) for name in names], metadata=self.schema.metadata
+        )
+        for path, n_rows in zip(self._files.paths, self._rows, strict=True):
             if start >= n_rows:
                 start -= n_rows
                 continue
             with self._opened(path) as part:
-                for batch in part.batches(size, start, of_file):
-                    table = pyarrow.Table.from_batches([batch]).select(of_file)
-                    if table.schema != schema:
-                        table = table.cast(schema)
-                    for name in names:
-                        if name in self.folders:
-                            column = pyarrow.repeat(self.folders[name][number], len(table))
-                            table = table.append_column(name, column)
-                    yield table.select(names).replace_schema_metadata(self._schema.metadata)
+                for batch in part.batches(size, start, names):
+                    yield pyarrow.Table.from_batches([batch]).select(names).cast(schema)
             start = 0
 
     @contextmanager
@@ -528,9 +509,7 @@ class TableFiles:
 
     def _check_columns(self, path: str, schema: Any) -> None:
         """Raise unless a file has the columns of the first one."""
-        ours, theirs = (
-            {field.name: str(field.type) for field in s} for s in (self._schema, schema)
-        )
+        ours, theirs = ({field.name: str(field.type) for field in s} for s in (self.schema, schema))
         for name in (*ours, *theirs):
             here, there = theirs.get(name, "missing"), ours.get(name, "missing")
             if here != there:
@@ -624,31 +603,6 @@ def _common(schema: Any) -> Any:
         for field in schema
     ]
     return pyarrow.schema(fields, metadata=schema.metadata)
-
-
-def _folder_columns(files: Files) -> dict[str, Any]:
-    """Return the columns in the names of folders, such as year=2026, with one value per file."""
-    pyarrow = require("pyarrow", "files")
-    folders = [
-        dict(part.split("=", 1) for part in files.folders(path) if "=" in part[1:])
-        for path in files.paths
-    ]
-    first = list(folders[0])
-    for path, values in zip(files.paths, folders, strict=True):
-        if list(values) != first:
-            raise InputError(
-                f"{path} lies in other folders than {files.paths[0]}: the folders of one are for "
-                f"the columns {', '.join(values) or 'none'}, of the other for "
-                f"{', '.join(first) or 'none'}."
-            )
-    columns = {}
-    for name in first:
-        texts = [None if v[name] == _NO_VALUE else unquote(v[name]) for v in folders]
-        column = pyarrow.array(texts, pyarrow.string())
-        if all(text is None or _WHOLE.fullmatch(text) for text in texts):
-            column = column.cast("int64")
-        columns[name] = column
-    return columns
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from nescio.calibration.calibration import (
     required_samples,
     tie_limits,
 )
-from nescio.calibration.profile import LabelFrequencies, Medians, Profile
+from nescio.calibration.medians import Medians
 
 __all__ = [
     "CUSTOM",
@@ -24,9 +24,7 @@ __all__ = [
     "MIN_GROUP_SIZE",
     "TIE_TOLERANCE",
     "Calibration",
-    "LabelFrequencies",
     "Medians",
-    "Profile",
     "Scores",
     "Threshold",
     "benjamini_hochberg",

@@ -629,12 +629,6 @@ class Calibration(Result):
         }
         return View(title, table=table, charts=lambda: [self.chart()])
 
-    def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Draw the histogram of the calibration scores; see `ScoreHistogramDisplay`."""
-        from nescio.displays import ScoreHistogramDisplay
-
-        return ScoreHistogramDisplay(self, **options).plot(ax)
-
     def statement(self, confidence: float = 0.99) -> str:
         """Return the guarantee as text, with one sentence (and line) per group."""
         if self.by is None:

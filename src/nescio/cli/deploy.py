@@ -136,11 +136,6 @@ def serve(
             help="Listen on an address that other machines can reach, even without a token.",
         ),
     ] = False,
-    cors_origin: Annotated[
-        list[str] | None,
-        "An origin whose web pages may call the service, such as https://example.org. May be "
-        "repeated.",
-    ] = None,
     max_body_mb: Annotated[
         float, Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
     ] = 32.0,
@@ -180,7 +175,6 @@ def serve(
         tokenizer=tokenizer,
         **options.settings(),
         token=_token(token_file),
-        cors_origins=tuple(cors_origin or ()),
         max_body_bytes=round(max_body_mb * 1e6),
         max_pixels=round(max_megapixels * 1e6),
         max_requests=max_requests,

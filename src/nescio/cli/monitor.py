@@ -6,9 +6,8 @@ Exit code 3 means an alarm.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import count, repeat
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,20 +17,17 @@ from typer import Argument
 from nescio._io.files import check_target, exclusive, find_files
 from nescio.cli.console import (
     AsJson,
-    DataOptions,
     Force,
     print_json,
     progress_bar,
     refuse_overwriting,
     say,
 )
-from nescio.errors import InputError, MissingInputError, ShapeError, error_context
-from nescio.outputs.files import OutputsStream, rows_place
+from nescio.errors import InputError, error_context
+from nescio.outputs.files import rows_place
 
 if TYPE_CHECKING:
-    from nescio.detectors import Detector
     from nescio.monitor import Monitor
-    from nescio.monitor.verdict_table import ScoredTable
 
 ALARM = 3
 
@@ -49,9 +45,8 @@ def monitor(
         ),
     ],
     detector: Annotated[Path, "The detector that scored the table."],
-    files: DataOptions,
-    outputs: Annotated[
-        str | None, "The logits of the same rows, to find labels that fire more or less often."
+    id_column: Annotated[
+        str | None, "The column of the table that holds the ids, if it has no column id."
     ] = None,
     time_column: Annotated[
         str | None, "The column of the table that holds the time of each row."
@@ -85,7 +80,7 @@ def monitor(
     from nescio.monitor.verdict_table import ScoredTable
 
     for target in (state, plot):
-        refuse_overwriting(target, scored, detector, outputs)
+        refuse_overwriting(target, scored, detector)
     refuse_overwriting(plot, state)
     if state is not None:
         check_target(state, force=True)
@@ -93,25 +88,18 @@ def monitor(
         from nescio.lab.report.monitor_page import check_plot_target
 
         check_plot_target(plot, force=force)
-    table = ScoredTable(scored, id_column=files.id_column, time_column=time_column)
+    table = ScoredTable(scored, id_column=id_column, time_column=time_column)
     loaded = load(detector)
     # Two runs that read the same state would each save it without the rows of the other.
     with nullcontext() if state is None else exclusive(state, "state file"):
         watch = resume(loaded, state, alpha=alpha, window=window)
         if state is not None:
             _count_once(watch, scored)
-        if outputs is not None and not watch.watches_labels:
-            raise MissingInputError(
-                f"{detector} does not know how often its labels fired: it was calibrated "
-                "without usable logits. Calibrate it again, or leave out --outputs."
-            )
-        logits = None
-        if outputs is not None:
-            columns = files.columns(detector=loaded)
-            logits = OutputsStream(outputs, columns, from_probs=files.from_probs)
         with progress_bar("monitoring", table.n_rows) as advance:
-            for n_rows in _update(watch, loaded, table, logits):
-                advance(n_rows)
+            for start, (assessment, times) in zip(count(0, _BLOCK), table.blocks(_BLOCK)):
+                with error_context(rows_place(str(scored), start, _BLOCK, table.n_rows)):
+                    watch.update(assessment, times=times)
+                advance(len(assessment))
         if state is not None:
             watch.save(state, force=True)
     if plot is not None:
@@ -125,7 +113,7 @@ def monitor(
         print_json(content | {"state": state and str(state), "plot": plot and str(plot)})
     else:
         say(watch.summary(), *(f"saved {path}" for path in (state, plot) if path is not None))
-    if watch.alarm or watch.label_alarm:
+    if watch.alarm:
         raise typer.Exit(ALARM)
 
 
@@ -141,26 +129,3 @@ def _count_once(watch: Monitor, path: str) -> None:
             f"{path} has the same contents as the file that was counted last. Pass the next file."
         )
     watch.last_file = digest.hexdigest()
-
-
-def _update(
-    watch: Monitor, detector: Detector, table: ScoredTable, outputs: OutputsStream | None
-) -> Iterator[int]:
-    """Let the monitor see the rows, block by block; give the number of rows of each block."""
-    from nescio.monitor.verdict_table import matching_logits
-
-    if outputs is not None and outputs.n_rows != table.n_rows:
-        raise ShapeError(
-            f"{outputs.address}: the outputs have {outputs.n_rows:,} rows, but {table.n_rows:,} "
-            "inputs were scored."
-        )
-    size = _BLOCK if outputs is None else outputs.block_rows
-    blocks = repeat(None) if outputs is None else outputs.blocks()
-    for start, (assessment, times), block in zip(count(0, size), table.blocks(size), blocks):
-        logits = None
-        if block is not None:
-            with error_context(block.place):
-                logits = matching_logits(detector, assessment, block.with_ids())
-        with error_context(rows_place(str(table.path), start, size, table.n_rows)):
-            watch.update(assessment, logits, times=times)
-        yield len(assessment)

@@ -24,7 +24,7 @@ from nescio._validation import Array, BoolArray, checked_choice, checked_share, 
 from nescio.calibration import (
     LABEL_COUNT,
     Calibration,
-    Profile,
+    Medians,
     Scores,
     benjamini_hochberg,
     checked_groups,
@@ -77,8 +77,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         the first group, if calibrated by group.
     calibration_ : Calibration
         After `calibrate`: thresholds, calibration scores and guarantees.
-    profile_ : Profile
-        After `calibrate`: what the calibration data looked like.
+    medians_ : Medians or None
+        After `calibrate`: the medians of the score's terms, which `explain` compares with. None if
+        the score is not made of labels.
     n_columns_ : dict of str to int
         The number of columns of each array that the detector reads.
     label_names_ : tuple of str or None
@@ -92,7 +93,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     offset_: float = field(init=False)
     calibration_: Calibration = field(init=False)
-    profile_: Profile = field(init=False)
+    medians_: Medians | None = field(init=False)
     n_columns_: dict[str, int] = field(init=False)
     label_names_: tuple[str, ...] | None = field(init=False)
     layers_: tuple[str, ...] = field(init=False)
@@ -191,7 +192,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """
         with _unchanged_on_error(self):
             self._check_params()
-            self._forget(*_OF_THE_DATA, "calibration_", "profile_", "offset_", *self.learned)
+            self._forget(*_OF_THE_DATA, "calibration_", "medians_", "offset_", *self.learned)
             data = self._read(X, self.learns_from or self.scores_from, y, from_probs=from_probs)
             self._remember(data)
             if self.learns_from:
@@ -257,7 +258,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             self.offset_ = self.calibration_.first.value
             names = _groups_of(self.calibration_, data, groups)
             usable = ~np.isneginf(scores)
-            self.profile_ = Profile.from_logits(data.logits, self.label_terms(), usable, names)
+            terms = self.label_terms()
+            self.medians_ = None
+            if terms is not None and data.logits is not None:
+                self.medians_ = Medians.from_logits(terms, data.logits, usable, names)
             inputs.warn_of_odd_logits(whole)
         return self
 
@@ -431,7 +435,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def _explain(self, decided: Decided) -> ExplainedVerdicts:
         """Explain samples that have been scored; called if `explains` is true."""
-        terms, medians = self.label_terms(), self.profile_.medians
+        terms, medians = self.label_terms(), self.medians_
         assert terms is not None
         assert medians is not None
         return Explanation.from_logits(

@@ -14,7 +14,7 @@ import numpy as np
 
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_share, checked_whole
-from nescio.calibration import Calibration, Profile, Threshold
+from nescio.calibration import Calibration, Medians, Threshold
 from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.registry import DETECTORS
 from nescio.errors import FileFormatError, ParameterError
@@ -25,7 +25,7 @@ Tensors = dict[str, Array]
 
 _KIND = FileKind("nescio.detector", "saved detector")
 _LEARNED = "learned."
-_PROFILE = "profile."
+_MEDIANS = "profile.medians."
 _CALIBRATION_SCORES = "calibration.scores"
 
 
@@ -93,8 +93,9 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
     if calibration is not None:
         groups = calibration.thresholds.values()
         tensors[_CALIBRATION_SCORES] = np.concatenate([group.scores for group in groups])
-        profile = detector.profile_.arrays()
-        tensors |= {_PROFILE + name: array for name, array in profile.items()}
+        if detector.medians_ is not None:
+            tensors[f"{_MEDIANS}labels"] = detector.medians_.labels
+            tensors[f"{_MEDIANS}ranks"] = detector.medians_.ranks
     columns = getattr(detector, "feature_names_in_", None)
     node = {
         "detector": detector.name,
@@ -206,7 +207,7 @@ def _check_shapes(detector: Detector, declared: Mapping[str, str]) -> None:
 
 
 def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensors) -> None:
-    """Set what every detector has: columns, labels, threshold, calibration and profile."""
+    """Set what every detector has: columns, labels, threshold, calibration and medians."""
     detector._learned_from = dict(node["learned_from"])
     detector._made_with = dict(node["made_with"])
     first = detector.scores_from[0]
@@ -230,7 +231,10 @@ def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensor
         detector.calibration_ = calibration
         detector.offset_ = calibration.first.value
         groups = None if calibration.by is None else tuple(calibration.thresholds)
-        detector.profile_ = Profile.from_arrays(_under(_PROFILE, tensors), groups, n_labels)
+        medians = _under(_MEDIANS, tensors)
+        detector.medians_ = None
+        if medians:
+            detector.medians_ = Medians.from_arrays(medians, groups, n_labels)
 
 
 def _calibration_from_json(stored: Mapping[str, Any], scores: Array) -> Calibration:

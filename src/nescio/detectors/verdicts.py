@@ -183,12 +183,6 @@ class Assessment(Result):
             return []
         return [self.calibration.chart(Batch(self.scores, ~self.in_distribution))]
 
-    def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Draw the scores on the histogram of the calibration; see `ScoreHistogramDisplay`."""
-        from nescio.displays import ScoreHistogramDisplay
-
-        return ScoreHistogramDisplay.from_assessment(self, ax=ax, **options)
-
 
 # --- tables that may be larger than memory ---
 

@@ -137,10 +137,6 @@ class Prediction(Result):
         predicted = [cut(self._likeliest(row), 44) for row in first_rows(len(self))]
         return replace(view, title=self.summary(), table={**view.table, "predicted": predicted})
 
-    def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Draw the scores on the histogram of the calibration; see `ScoreHistogramDisplay`."""
-        return self.assessment.plot(ax, **options)
-
     def _likeliest(self, row: int) -> str:
         """Return the predicted labels with their probabilities, the likeliest first."""
         logits, names = self.outputs.logits[row], self.outputs.label_names

@@ -14,17 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View
-from nescio._io.frames import check_same_rows, read_logits
 from nescio._io.tensors import FileKind
 from nescio._validation import (
     Array,
     BoolArray,
-    check_matrix,
     checked_share,
     checked_whole,
-    is_frame,
-    to_float,
-    to_numpy,
 )
 from nescio.calibration import Calibration, checked_groups
 from nescio.detectors.base import Detector, require_calibration
@@ -32,7 +27,7 @@ from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place, Trace
 from nescio.monitor.report import summary, view
-from nescio.monitor.windows import ControlChart, DriftWatch, LabelDrift, Window
+from nescio.monitor.windows import ControlChart, Window
 
 Codes = NDArray[np.intp]
 
@@ -45,7 +40,6 @@ _STORED = (
     *("chart.open", "chart.open_flagged", "martingale.n_samples", "martingale.log_stakes"),
     *("finder.gains", "trace.step", "trace.values"),
 )
-_STORED_OF_LABELS = ("drift_watch.counts", "drift_watch.sizes", "drift_watch.n_tests")
 _CLOSE = 1e-6  # how close p * (n + 1) must be to a whole number
 _CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block
 
@@ -62,9 +56,9 @@ class Monitor(Result):
         A detector after `calibrate`.
     alpha : float
         While the stream looks like the calibration data, the probability that the martingale ever
-        raises an alarm is at most this. The same holds for an alarm about a label.
+        raises an alarm is at most this.
     window : int
-        Number of inputs in a window of the control chart and of the label tests; at least 10.
+        Number of inputs in a window of the control chart; at least 10.
     seed : int
         Seed of the random numbers that break ties.
 
@@ -108,10 +102,7 @@ class Monitor(Result):
         self.window = checked_whole("window", window, minimum=10)
         self.calibration = detector.calibration_
         self.thresholds = list(self.calibration.thresholds.values())
-        self.label_names = detector.label_names_
-        firing = detector.profile_.label_frequencies
-        self.firing = firing if firing is not None and firing.n_samples else None
-        self.fingerprint = self._fingerprint(detector.name)
+        self.fingerprint = self._fingerprint(detector)
         self.generator = np.random.default_rng(checked_whole("seed", seed, minimum=0))
         self.last_file: str | None = None
         self.reset()
@@ -133,27 +124,18 @@ class Monitor(Result):
         self.finder = ChangeFinder()
         self.bags = [Bag(threshold.scores) for threshold in self.thresholds]
         self.chart = ControlChart(self.thresholds, self.window)
-        self.drift_watch: DriftWatch | None = None
-        if self.firing is not None:
-            numbered = tuple(f"label {column}" for column in range(self.firing.n_labels))
-            self.drift_watch = DriftWatch(self.firing, self.label_names or numbered, self.alpha)
 
-    def _fingerprint(self, detector_name: str) -> str:
+    def _fingerprint(self, detector: Detector) -> str:
         """Return a hash of everything that the stream is compared with."""
-        digest = hashlib.sha256(repr((detector_name, self.label_names)).encode())
+        digest = hashlib.sha256(repr((detector.name, detector.label_names_)).encode())
         for name, threshold in self.calibration.thresholds.items():
             digest.update(f"{name}:{threshold.rank}:{threshold.n_samples};".encode())
             digest.update(np.ascontiguousarray(threshold.scores, np.float64).data)
-        if self.firing is not None:
-            digest.update(f"{self.firing.n_samples};".encode())
-            digest.update(np.ascontiguousarray(self.firing.counts).data)
         return digest.hexdigest()
 
     # --- the stream ---
 
-    def update(
-        self, assessment: Assessment, logits: Any = None, *, times: Sequence[Any] | None = None
-    ) -> None:
+    def update(self, assessment: Assessment, *, times: Sequence[Any] | None = None) -> None:
         """Add the verdicts on the next inputs of the stream.
 
         The result does not depend on how the inputs are split into calls, except for rounding. If
@@ -164,16 +146,12 @@ class Monitor(Result):
         assessment : Assessment
             Result of the `assess` method of the detector. An input counts as flagged if its score
             is below the threshold, also if the verdicts were made with `fdr`.
-        logits : array or data frame of shape (n_samples, n_labels), optional
-            Needed to find labels that drift. Ignored if the detector does not know how often its
-            labels fired in the calibration data (see `watches_labels`).
         times : sequence of length n_samples, optional
             The time of each input, in any form that can be shown as text. The report names the
             time since which the stream has changed. It names the id too, if the assessment has
             ids.
         """
         scores, codes = checked_assessment(self.calibration, assessment)
-        matrix = self._checked_logits(logits, assessment)
         times = None if times is None else list(times)  # a pandas Series is indexed by its labels
         if times is not None and len(times) != len(scores):
             raise ShapeError(
@@ -189,25 +167,7 @@ class Monitor(Result):
         for start in range(0, len(scores), _CHUNK):
             rows = slice(start, start + _CHUNK)
             flagged = self._bet(scores[rows], codes[rows], place)
-            self._fill_windows(flagged, codes[rows], None if matrix is None else matrix[rows])
-
-    def _checked_logits(self, logits: Any, assessment: Assessment) -> NDArray[Any] | None:
-        if logits is None or self.drift_watch is None:
-            return None
-        if is_frame(logits):
-            frame = read_logits(logits, self.label_names)
-            ids = None if assessment.ids is None else assessment.ids.tolist()
-            check_same_rows("logits", frame.get("ids"), ids, "the assessment")
-            logits = frame["logits"]
-        matrix = to_float(to_numpy(logits))
-        check_matrix(matrix)
-        expected = (len(assessment), self.drift_watch.calibration.n_labels)
-        if matrix.shape != expected:
-            raise ShapeError(
-                "logits must have one row per assessed input and one column per label, shape "
-                f"{expected}, got {matrix.shape}."
-            )
-        return matrix
+            self._fill_windows(flagged, codes[rows])
 
     def _bet(self, scores: Floats, codes: Codes, place: Callable[[int], Place]) -> BoolArray:
         """Let the martingale bet on some inputs; return which of them are flagged."""
@@ -231,16 +191,12 @@ class Monitor(Result):
         self.trace.add(self.n_samples, evidence)
         return flagged
 
-    def _fill_windows(self, flagged: BoolArray, codes: Codes, logits: NDArray[Any] | None) -> None:
+    def _fill_windows(self, flagged: BoolArray, codes: Codes) -> None:
         start = 0
         while start < len(flagged):
             rows = slice(start, start + self.chart.room)
             sizes = np.bincount(codes[rows], minlength=len(self.bags))
-            if self.drift_watch is not None and logits is not None:
-                self.drift_watch.add(logits[rows])
-            full = self.chart.add(sizes, int(np.count_nonzero(flagged[rows])))
-            if full and self.drift_watch is not None:
-                self.drift_watch.close(self.chart.n_windows - 1)
+            self.chart.add(sizes, int(np.count_nonzero(flagged[rows])))
             start = rows.stop
 
     # --- the result ---
@@ -270,29 +226,6 @@ class Monitor(Result):
         return self.alarm_at is not None
 
     @property
-    def label_alarm(self) -> bool:
-        """Whether a label was found to drift since the last reset."""
-        return bool(self.label_drifts)
-
-    @property
-    def watches_labels(self) -> bool:
-        """Whether the detector knows how often each label fired in the calibration data."""
-        return self.drift_watch is not None
-
-    @property
-    def label_drifts(self) -> list[LabelDrift] | None:
-        """The labels that drift; None if labels are not watched."""
-        watch = self.drift_watch
-        if watch is None:
-            return None
-        return [watch.drifts[name] for name in watch.names if name in watch.drifts]
-
-    @property
-    def n_label_tests(self) -> int:
-        """Number of tests of the labels: of every window, and of several windows together."""
-        return 0 if self.drift_watch is None else self.drift_watch.n_tests
-
-    @property
     def windows(self) -> list[Window]:
         """The latest 1,000 full windows, and the one that is not full yet, if it has inputs."""
         newest = self.chart.open_window()
@@ -320,7 +253,7 @@ class Monitor(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything that is known about the stream so far, for JSON."""
-        chart, newest, drifts = self.chart, self.chart.open_window(), self.label_drifts
+        chart, newest = self.chart, self.chart.open_window()
         return {
             "summary": self.summary(),
             "n_samples": self.n_samples,
@@ -337,15 +270,13 @@ class Monitor(Result):
             "open_window": newest and newest.as_dict(),
             "n_windows": chart.n_windows,
             "n_outside": chart.n_outside,
-            "label_drifts": None if drifts is None else [asdict(drift) for drift in drifts],
-            "n_label_tests": self.n_label_tests,
         }
 
     # --- the state in a file ---
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the state to one safetensors file, atomically; replace a file only with `force`."""
-        state = {name: attrgetter(name)(self) for name in self._stored_names()}
+        state = {name: attrgetter(name)(self) for name in _STORED}
         tensors: dict[str, Array] = {
             name: state.pop(name) for name in [*state] if isinstance(state[name], np.ndarray)
         }
@@ -355,7 +286,6 @@ class Monitor(Result):
         state["generator"] = self.generator.bit_generator.state
         state["change"] = self.change and asdict(self.change)
         state["starts"] = [asdict(start) for start in self.finder.starts]
-        state["drifts"] = [asdict(drift) for drift in self.label_drifts or ()]
         _KIND.write(path, tensors, state, force=force)
 
     @classmethod
@@ -371,7 +301,7 @@ class Monitor(Result):
                 f"{path} is the state of a monitor for another detector, or for an earlier "
                 "calibration of this one. Start a new state file."
             )
-        for name in monitor._stored_names():
+        for name in _STORED:
             owner, _, attribute = name.rpartition(".")
             value = state[name] if name in state else tensors[name].copy()  # a file is read-only
             setattr(getattr(monitor, owner) if owner else monitor, attribute, value)
@@ -382,13 +312,7 @@ class Monitor(Result):
         monitor.finder.starts = [Place(**start) for start in state["starts"]]
         if state["change"] is not None:
             monitor.change = Change(state["change"]["kind"], Place(**state["change"]["since"]))
-        if monitor.drift_watch is not None:
-            drifts = [LabelDrift(**drift) for drift in state["drifts"]]
-            monitor.drift_watch.drifts = {drift.label: drift for drift in drifts}
         return monitor
-
-    def _stored_names(self) -> tuple[str, ...]:
-        return _STORED if self.drift_watch is None else (*_STORED, *_STORED_OF_LABELS)
 
 
 def resume(

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nescio._charts.results import View
-from nescio._charts.svg import BarRow, BarRows, Chart, Markup, Scale, percent, power_of_ten
+from nescio._charts.svg import Chart, Markup, Scale, percent, power_of_ten
 from nescio.errors import counted
-from nescio.monitor.windows import COVERAGE, LabelDrift, Window
+from nescio.monitor.windows import COVERAGE, Window
 
 if TYPE_CHECKING:
     from nescio.monitor.monitor import Monitor
 
 _PAGE_WIDTH, _CARD_WIDTH = 760, 440  # of the figures, in pixels
-_SHOWN_LABELS = 10
 _CHANGES = {  # Change.kind in words
     "lower": "score lower than the calibration data",
     "some lower": "are mostly as before, but some score much lower than the calibration data",
@@ -38,15 +36,11 @@ def view(monitor: Monitor) -> View:
     """Return what is shown of a monitor in a notebook."""
     if not monitor.n_samples:
         return View(headline(monitor))
-    drifts, labels = monitor.label_drifts, "not watched"
-    if drifts is not None:
-        labels = f"{len(drifts):,}" if monitor.n_label_tests else "not tested yet"
     rows = {
         "inputs": f"{monitor.n_samples:,}",
         "flagged": f"{monitor.flagged:,} ({monitor.flagged / monitor.n_samples:.2%})",
         "expected": f"{monitor.expected_share:.2%}",
         "windows outside the band": f"{monitor.chart.n_outside:,} of {monitor.chart.n_windows:,}",
-        "labels that drift": labels,
     }
     return View(
         headline(monitor),
@@ -66,12 +60,6 @@ def headline(monitor: Monitor) -> str:
             f"{_CHANGES[monitor.change.kind]}. This was noticed at input {monitor.alarm_at:,} of "
             f"{n_samples:,}."
         )
-    if monitor.label_drifts:
-        labels = counted(len(monitor.label_drifts), "label fires", "labels fire")
-        return (
-            f"ALARM: {labels} more or less often than in the calibration data. No change of "
-            "the scores was found."
-        )
     newest = *list(monitor.chart.windows)[-1:], monitor.chart.open_window()
     if any(window and window.outside for window in newest):
         return f"No alarm so far in {inputs}, but the newest ones may differ (see below)."
@@ -85,7 +73,7 @@ def summary(monitor: Monitor) -> str:
     lines, chart = [headline(monitor)], monitor.chart
     if not monitor.n_samples:
         return lines[0]
-    if monitor.alarm or monitor.label_alarm:
+    if monitor.alarm:
         lines.append(_ADVICE)
     lines.append(
         f"Flagged as out-of-distribution: {monitor.flagged:,} of {monitor.n_samples:,} "
@@ -101,7 +89,6 @@ def summary(monitor: Monitor) -> str:
             f"  {chart.n_outside:,} of {counted(chart.n_windows, 'full window')} outside the "
             f"expected range"
         )
-    lines += _labels(monitor)
     now, most = _odds(monitor.log10_martingale), _odds(monitor.max_log10_martingale)
     lines.append(
         f"Evidence for a change of the scores: {now} to 1 now, {most} to 1 at its strongest. "
@@ -111,35 +98,6 @@ def summary(monitor: Monitor) -> str:
     return "\n".join(lines)
 
 
-def _labels(monitor: Monitor) -> list[str]:
-    drifts = monitor.label_drifts
-    if drifts is None:
-        return [
-            "Labels: not watched, because it is not known how often they fired in the "
-            "calibration data."
-        ]
-    if not monitor.n_label_tests:
-        return [
-            "Labels: not tested yet. This needs the logits of a full window (--outputs on the "
-            "command line)."
-        ]
-    if not drifts:
-        return ["Labels: they fire as often as in the calibration data."]
-    labels = counted(len(drifts), "label fires", "labels fire")
-    lines = [f"Labels: {labels} more or less often than in the calibration data."]
-    for drift in _clearest(drifts):
-        how = "more" if drift.rate > drift.calibration_rate else "less"
-        noticed = (drift.first_window + 1) * monitor.window
-        lines.append(
-            f"  {drift.label}: {how} often, for {drift.rate:.2%} of the latest "
-            f"{drift.n_inputs:,} inputs, {drift.calibration_rate:.2%} in the calibration data; "
-            f"noticed at input {noticed:,}"
-        )
-    if len(drifts) > _SHOWN_LABELS:
-        lines.append(f"  and {len(drifts) - _SHOWN_LABELS:,} more")
-    return lines
-
-
 def _window(window: Window) -> str:
     first, last = window.start + 1, window.start + window.n
     expected = f"expected {window.low / window.n:.1%} to {window.high / window.n:.1%}"
@@ -147,10 +105,6 @@ def _window(window: Window) -> str:
     if window.outside:
         verdict = f", {'MORE' if window.flagged > window.high else 'FEWER'} than expected"
     return f"inputs {first:,} to {last:,}: {window.share:.1%} flagged, {expected}{verdict}"
-
-
-def _clearest(drifts: Sequence[LabelDrift]) -> list[LabelDrift]:
-    return sorted(drifts, key=lambda drift: drift.p_value)[:_SHOWN_LABELS]
 
 
 def _odds(exponent: float) -> str:
@@ -175,13 +129,9 @@ Figure = tuple[str, str, Markup]  # its title, what it shows, and the drawing
 
 
 def monitor_figures(monitor: Monitor, width: int = _PAGE_WIDTH) -> list[Figure]:
-    """Draw the share flagged, the labels that drift and the evidence of a change, if known."""
-    figures = []
-    if monitor.windows:
-        figures.append(_flagged(monitor, width))
-    if monitor.label_drifts:
-        figures.append(_label_drifts(monitor, width))
-    return [*figures, _evidence(monitor, width)]
+    """Draw the share flagged, if known, and the evidence of a change."""
+    flagged = [_flagged(monitor, width)] if monitor.windows else []
+    return [*flagged, _evidence(monitor, width)]
 
 
 def _chart(first: int, last: int, y: Scale, width: int, **options: Any) -> Chart:
@@ -255,27 +205,3 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
         f"{COVERAGE * 100:.4g} %."
     )
     return ("Flagged share", text, chart.draw())
-
-
-def _label_drifts(monitor: Monitor, width: int) -> Figure:
-    """Draw how often the labels that drift fire, now and in the calibration data."""
-    rows = [
-        BarRow(
-            drift.label,
-            drift.rate,
-            f"{drift.rate:.2%}, was {drift.calibration_rate:.2%}",
-            drift.label,
-            "out",
-            drift.calibration_rate,
-        )
-        for drift in _clearest(monitor.label_drifts or ())
-    ]
-    bars = BarRows(
-        width, row=20, start=width // 4, longest=2 * width // 5, n_characters=width // 28
-    )
-    text = (
-        "The bar is the share of the latest inputs for which the label fires. The mark is its "
-        "share in the calibration data."
-    )
-    drawing = bars.draw(rows, name="How often the labels that drift fire", css="chart")
-    return ("Labels that fire more or less often", text, drawing)

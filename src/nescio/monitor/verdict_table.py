@@ -1,4 +1,4 @@
-"""Scored tables: what `nescio score -o` wrote, and whether outputs belong to the same inputs."""
+"""Scored tables: what `nescio score -o` wrote."""
 
 from __future__ import annotations
 
@@ -7,34 +7,26 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from nescio._io.files import as_ids, find_files, to_array, without_quote
 from nescio._io.tables import Columns, TableFiles
-from nescio._validation import Array, FloatArray
+from nescio._validation import Array
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import (
     FileFormatError,
     InputError,
-    MissingInputError,
     NescioWarning,
     ParameterError,
     listed,
     warn,
 )
 from nescio.outputs.files import TABLES
-from nescio.outputs.outputs import match_labels
-
-if TYPE_CHECKING:
-    from nescio.detectors import Detector
-    from nescio.outputs import Outputs
 
 _COLUMNS = ("score", "p_value", "in_distribution")
 _SCORE_FIRST = "Pass a table of verdicts, made with 'nescio score DETECTOR DATA -o scored.parquet'."
-_ROWS_COMPARED = 16
-_CLOSE = 1e-4  # of the largest score; a different order of summation changes less than this
 
 
 class ScoredTable:
@@ -92,8 +84,7 @@ class ScoredTable:
                         f"the rows of {self.path} are not in order of time: row "
                         f"{number * size + row - 1} ({times[row - 1]}) is earlier than a row "
                         "before it. A monitor reads the rows in their order, so it cannot say "
-                        f"when a change began. Sort the table by {self._time!r}, and the outputs "
-                        "alike.",
+                        f"when a change began. Sort the table by {self._time!r}.",
                         NescioWarning,
                     )
             yield self._assessment(columns), times
@@ -142,37 +133,3 @@ def _first_earlier(times: Sequence[str]) -> int | None:
         except (TypeError, ValueError):  # of another form, or only some have a time zone
             continue
     return None
-
-
-def matching_logits(detector: Detector, assessment: Assessment, outputs: Outputs) -> FloatArray:
-    """Return the logits of the assessed inputs; raise if the outputs belong to other inputs.
-
-    Both must have the same number of rows.
-    """
-    if outputs.ids is not None and assessment.ids is not None:
-        different = np.flatnonzero(outputs.ids != assessment.ids)
-        if len(different):
-            row = int(different[0])
-            raise InputError(
-                f"row {row} of the outputs is {str(outputs.ids[row])!r}, but row {row} of the "
-                f"scored table is {str(assessment.ids[row])!r}. Both must have the same rows."
-            )
-    if outputs.label_names is not None and detector.label_names_ is not None:
-        outputs = match_labels(outputs, detector.label_names_, detector.scores_from)
-    # Some rows must get the scores that they had.
-    rows = np.unique(np.linspace(0, len(assessment) - 1, _ROWS_COMPARED).astype(int))
-    try:
-        scores = np.asarray(detector.score_samples(outputs[rows]), np.float64)
-    except MissingInputError:  # the detector scores features, and these outputs have only logits
-        return outputs.logits
-    expected = np.asarray(assessment.scores, np.float64)[rows]
-    largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
-    same = np.isclose(scores, expected, rtol=0.0, atol=_CLOSE * largest, equal_nan=True)
-    if not same.all():
-        worst = int(np.flatnonzero(~same)[0])
-        raise InputError(
-            f"row {rows[worst]} of the outputs scores {scores[worst]:g}, but row {rows[worst]} of "
-            f"the scored table has {expected[worst]:g}. Both must have the same rows in the same "
-            "order."
-        )
-    return outputs.logits

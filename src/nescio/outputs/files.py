@@ -140,11 +140,6 @@ class Block:
             return dict(self.rows.kept)
         return {name: self.rows.column(name) for name in self.stream.roles.kept}
 
-    def with_ids(self) -> Outputs:
-        """Return the rows as outputs with their ids."""
-        ids = self.ids
-        return replace(self.outputs, ids=None if ids is None else np.asarray(ids))
-
     def take(self, rows: Array) -> Outputs:
         """Return some of the rows as outputs, with ids and kept columns."""
         if isinstance(self.rows, Outputs):
@@ -208,7 +203,7 @@ class OutputsStream:
         with error_context(files.address):
             if files.suffix in TABLES:
                 self._table = TableFiles(files, columns)
-                self.roles = columns.roles(self._table.schema, self._table.folders)
+                self.roles = columns.roles(self._table.schema)
                 self.ignored = list(self.roles.ignored)
                 self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
                 self._row_bytes = self._table.row_bytes

@@ -8,14 +8,12 @@ import ipaddress
 import logging
 import time
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
@@ -35,7 +33,6 @@ from nescio.service.requests import (
     decode_outputs,
     encode_predictions,
     encode_verdicts,
-    form_files,
     verdict_columns,
 )
 from nescio.service.service import Engine, Service
@@ -104,7 +101,6 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     query=api.PredictQuery,
     body={
         **dict.fromkeys(api.IMAGES),
-        api.FORM: None,
         api.JSON: api.PredictBody,
         api.SAFETENSORS: None,
     },
@@ -114,15 +110,14 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
 async def predict(service: Service, request: Request, query: api.PredictQuery) -> Answer:
     """Predicted labels and verdict for an image or a text.
 
-    Runs the model on an image, on the images of a form, on texts, or on its inputs by name.
-    Returns the predicted labels, the probabilities and the verdicts. A form has image files under
-    any field name, at most 100; each is a row. A service takes texts if it has a tokenizer:
-    model.texts of /v1/detector has the limits.
+    Runs the model on an image, on texts, or on its inputs by name. Returns the predicted labels,
+    the probabilities and the verdicts. A service takes texts if it has a tokenizer: model.texts of
+    /v1/detector has the limits.
     """
     engine, model = service.engine, service.engine.model
     if model is None:
         raise HTTPException(404, "this service has no model. Start it with --model.")
-    kind = request.require_type((*api.IMAGES, api.FORM, *api.FORMATS))
+    kind = request.require_type((*api.IMAGES, *api.FORMATS))
     body = await service.limits.read(request)
     run = service.in_thread if kind in api.FORMATS else service.decoding
     inputs, columns = await run(_inputs, model, request, body, service.decoders)
@@ -245,16 +240,10 @@ def _traffic_report(engine: Engine, stopping: bool, width: int | msgspec.UnsetTy
 def _inputs(
     model: Model, request: Request, body: bytes, decoders: Decoders
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the inputs of the model in a body, and columns for the answer.
-
-    Of a form, these are the names of its files; of texts, which of them were cut off.
-    """
+    """Return the inputs of the model in a body, and of texts the column "truncated"."""
     kind = request.media_type
     if kind in api.IMAGES:
-        return model.image_inputs([("", body)], decoders), {}
-    if kind == api.FORM:
-        files = form_files(request.header(b"content-type"), body)
-        return model.image_inputs(files, decoders), {"id": [name for name, _ in files]}
+        return model.image_input(body, decoders), {}
     sent = decode_inputs(kind, body)
     if isinstance(sent, dict):
         return model.checked(sent), {}
@@ -296,20 +285,11 @@ class App:
         self.service = service
         # The operation of each path of the API, and each file of the page.
         self.routes: dict[str, api.Operation | Answer] = {**api.OPERATIONS, **page_files()}
-        self._respond: Callable[[Scope, Receive, Send], Awaitable[None]] = self._serve
-        if service.settings.cors_origins:
-            self._respond = CORSMiddleware(
-                self._serve,
-                allow_origins=list(service.settings.cors_origins),
-                allow_methods=["GET", "POST"],
-                allow_headers=["authorization", "content-type", "x-request-id"],
-                expose_headers=["retry-after", "x-request-id"],
-            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the life of the application."""
         if scope["type"] == "http":
-            await self._respond(scope, receive, send)
+            await self._serve(scope, receive, send)
         elif scope["type"] == "lifespan":
             await receive()
             await self.service.start()
@@ -365,8 +345,7 @@ class App:
         settings = self.service.settings
         method, path = request.scope["method"], request.scope["path"]
         route = self.routes.get(path)
-        if b"origin" in request.headers:
-            _check_origin(request, settings.cors_origins)
+        _check_origin(request)
         if settings.token is None:
             if self.service.only_local:
                 _check_host(request.header(b"host"))
@@ -406,17 +385,11 @@ def _check_token(header: str, token: str) -> None:
         )
 
 
-def _check_origin(request: Request, allowed: tuple[str, ...]) -> None:
+def _check_origin(request: Request) -> None:
     """Reject web pages of other origins, which a browser would allow to send requests."""
     origin = request.header(b"origin")
-    if not origin or origin in allowed:
-        return
-    if origin.lower().partition("://")[2] != request.header(b"host").lower():
-        raise HTTPException(
-            403,
-            f"web pages of {origin[:100]} may not call this service. To allow them, start the "
-            "service with --cors-origin.",
-        )
+    if origin and origin.lower().partition("://")[2] != request.header(b"host").lower():
+        raise HTTPException(403, f"web pages of {origin[:100]} may not call this service.")
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,7 +8,6 @@ another one. The service writes requests to its standard input and reads answers
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import struct
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from typing import IO, BinaryIO
 
 import numpy as np
@@ -25,13 +23,13 @@ from numpy.typing import NDArray
 from nescio.errors import DatasetError, NescioError
 from nescio.models.images import Preprocessing, read_image
 
-DECODING_SECONDS = 10  # of processor time, for all images of a request
+DECODING_SECONDS = 10  # of processor time per image
 LONGEST_SECONDS = 60.0  # per image, however little of the processor the decoder gets
 _MEMORY = 500_000_000  # bytes, for the interpreter and the file
 _MEMORY_PER_PIXEL = 32  # greyscale of 16 bits takes 20 while it is scaled
 
 _REQUEST = struct.Struct("<QQII")  # bytes of the file, most pixels, side of the square, seconds
-_ANSWER = struct.Struct("<?dQ")  # whether it is an image, seconds used, bytes of pixels or of text
+_ANSWER = struct.Struct("<?Q")  # whether it is an image, bytes of pixels or of text
 # The same modules as in this process, wherever it was started.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[1:]; from nescio.service.images import decode_all; "
@@ -49,57 +47,42 @@ class Decoders:
         self._max_pixels = max_pixels
         self._idle: list[subprocess.Popen[bytes]] = []  # threads take and return them atomically
 
-    def decode(self, files: Sequence[tuple[str, bytes]], size: int) -> NDArray[np.uint8]:
-        """Return image files as bytes of shape (n_images, 3, size, size).
-
-        A `DatasetError` says which of the files, if it has a name, cannot be read.
-        """
-        images, seconds_left = [], float(DECODING_SECONDS)
-        for name, content in files:
-            try:
-                pixels, seconds = self._decode(content, size, math.ceil(seconds_left))
-            except DatasetError as error:
-                raise DatasetError(f"{name}: {error}" if name else str(error)) from error
-            images.append(pixels)
-            seconds_left -= seconds
-        return np.stack(images)
-
     def stop(self) -> None:
         """End all processes that are not in use."""
         while self._idle:
             _end(self._idle.pop())
 
-    def _decode(self, content: bytes, size: int, seconds: int) -> tuple[NDArray[np.uint8], float]:
-        """Return the pixels of an image, and the processor time that they took."""
-        if seconds <= 0:
-            raise self._too_much()
+    def decode(self, content: bytes, size: int) -> NDArray[np.uint8]:
+        """Return an image file as bytes of shape (3, size, size).
+
+        A `DatasetError` says why it cannot be read.
+        """
         process = self._take()
         timer = threading.Timer(LONGEST_SECONDS, process.kill)
         timer.start()
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write(_REQUEST.pack(len(content), self._max_pixels, size, seconds))
+            process.stdin.write(
+                _REQUEST.pack(len(content), self._max_pixels, size, DECODING_SECONDS)
+            )
             process.stdin.write(content)
             process.stdin.flush()
-            is_image, used, n_bytes = _ANSWER.unpack(_read(process.stdout, _ANSWER.size))
+            is_image, n_bytes = _ANSWER.unpack(_read(process.stdout, _ANSWER.size))
             data = _read(process.stdout, n_bytes)
         except (OSError, EOFError) as error:
             _end(process)
-            raise self._too_much() from error
+            memory = max_memory(self._max_pixels) / 1e9
+            raise DatasetError(
+                f"cannot read the image: decoding takes more than {DECODING_SECONDS} seconds of "
+                f"processor time, {LONGEST_SECONDS:g} seconds in all, or {memory:.1f} GB of memory."
+            ) from error
         finally:
             timer.cancel()
         self._idle.append(process)
         if not is_image:
             raise DatasetError(data.decode())
-        return np.frombuffer(data, np.uint8).reshape(3, size, size), used
-
-    def _too_much(self) -> DatasetError:
-        memory = max_memory(self._max_pixels) / 1e9
-        return DatasetError(
-            f"cannot read the image: decoding takes more than {DECODING_SECONDS} seconds of "
-            f"processor time, {LONGEST_SECONDS:g} seconds in all, or {memory:.1f} GB of memory."
-        )
+        return np.frombuffer(data, np.uint8).reshape(3, size, size)
 
     def _take(self) -> subprocess.Popen[bytes]:
         """Return a process that nobody else uses."""
@@ -157,15 +140,15 @@ def _decode_next(requests: BinaryIO, answers: BinaryIO) -> bool:
         return False
     n_bytes, max_pixels, size, seconds = _REQUEST.unpack(head)
     content = requests.read(n_bytes)
-    started = time.process_time()
     _limit("AS", max_memory(max_pixels))
-    _limit("CPU", int(started) + 1 + seconds)  # in whole seconds, since the start of this process
+    # In whole seconds, since the start of this process.
+    _limit("CPU", int(time.process_time()) + 1 + seconds)
     try:
         pixels = Preprocessing(size).pixels(read_image(content, max_pixels=max_pixels))
         is_image, data = True, pixels.tobytes()
     except NescioError as error:
         is_image, data = False, str(error).encode("utf-8", "replace")
-    answers.write(_ANSWER.pack(is_image, time.process_time() - started, len(data)) + data)
+    answers.write(_ANSWER.pack(is_image, len(data)) + data)
     answers.flush()
     return True
 

@@ -76,15 +76,13 @@ class Model:
         preprocessing = None if self.preprocessing is None else self.preprocessing.as_dict()
         return ModelDescription(list(self.inputs.values()), preprocessing, texts)
 
-    def image_inputs(
-        self, files: Sequence[tuple[str, bytes]], decoders: Decoders
-    ) -> dict[str, Array]:
-        """Return image files, each with its name or "", as the input of the model."""
+    def image_input(self, content: bytes, decoders: Decoders) -> dict[str, Array]:
+        """Return an image file as the input of the model."""
         if self.preprocessing is None:
             raise HTTPException(415, "the model does not take images. Send its inputs by name.")
-        pixels = decoders.decode(files, self.preprocessing.size)
+        pixels = decoders.decode(content, self.preprocessing.size)
         (name,) = self.inputs
-        return self.checked({name: self.preprocessing.normalise(pixels)})
+        return self.checked({name: self.preprocessing.normalise(pixels[None])})
 
     def text_inputs(self, texts: list[str]) -> tuple[dict[str, Array], list[bool]]:
         """Return texts as inputs of the model, and whether each of them was cut off."""

@@ -20,7 +20,6 @@ JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 FORMATS = (JSON, SAFETENSORS)
 IMAGES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
-FORM = "multipart/form-data"
 PROBLEM = "application/problem+json"
 SVG = "image/svg+xml"
 METRICS = "text/plain; version=0.0.4"
@@ -377,8 +376,6 @@ def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
 
 def _not_json(media_type: str) -> dict[str, Any]:
     """Return the schema of a body that is not JSON."""
-    if media_type == FORM:
-        return {"type": "object", "additionalProperties": {"type": "string", "format": "binary"}}
     if media_type in (SVG, METRICS):
         return {"type": "string"}
     return {"type": "string", "format": "binary"}

@@ -31,7 +31,7 @@ from nescio.outputs import Outputs
 from nescio.outputs.files import parse_tensors
 from nescio.scores import label_prob, logits_from_probs
 from nescio.service.openapi import FORMATS, JSON, SAFETENSORS, PredictBody, ScoreBody
-from nescio.service.settings import MAX_CHARACTERS, MAX_FILES, MAX_ROWS, MAX_TEXTS, Settings
+from nescio.service.settings import MAX_CHARACTERS, MAX_ROWS, MAX_TEXTS, Settings
 
 if TYPE_CHECKING:
     from nescio.service.service import BatchResult
@@ -43,8 +43,6 @@ _NUMBERS = itertools.count(1)
 _MAX_VALUES = 1_000_000  # rows times labels of an answer to /v1/predict
 _MAX_HEADER_BYTES = 1_000_000  # of a safetensors body; longer ones take seconds to read
 _MAX_ARRAYS = 100
-_MAX_PART_HEAD = 8_192  # bytes before a file of a form
-_FILE_NAME = re.compile(r"""\bfilename="([^"\r\n]+)""", re.IGNORECASE)
 # A list in a JSON body takes ten times as long to decode as a number, and other threads have to
 # wait meanwhile.
 _MAX_LISTS = 4 * MAX_ROWS
@@ -310,37 +308,6 @@ def decode_inputs(kind: str, data: bytes) -> dict[str, Array] | list[str]:
             "them in several requests."
         )
     return texts
-
-
-def form_files(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
-    """Return the names and contents of the files of a form, which may hold nothing else."""
-    boundary = re.search(r'boundary="?([^";,\s]+)', content_type, re.IGNORECASE)
-    if boundary is None:
-        raise _bad_form("it has no boundary")
-    mark = b"\r\n--" + boundary[1].encode()
-    body = b"\r\n" + body
-    if body.count(mark) > MAX_FILES + 1:
-        raise TooLargeError(f"a form may have at most {MAX_FILES} files.")
-    files = []
-    _, *parts = body.split(mark)
-    if not parts or not parts.pop().startswith(b"--"):
-        raise _bad_form("it has no closing boundary")
-    for part in parts:
-        head, _, content = part.partition(b"\r\n\r\n")
-        name = _FILE_NAME.search(head[:_MAX_PART_HEAD].decode("utf-8", "replace"))
-        if name is None:
-            raise _bad_form("a part of it is not a file")
-        files.append((name[1][:200], content))
-    if not files:
-        raise _bad_form("it has no file")
-    return files
-
-
-def _bad_form(reason: str) -> FileFormatError:
-    return FileFormatError(
-        f"the form in the body cannot be read: {reason}. Send only files, for example: "
-        "curl -F image=@photo.jpg"
-    )
 
 
 def _decode_tensors(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:

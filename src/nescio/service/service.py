@@ -136,8 +136,6 @@ class Engine:
         """Return the number of labels, or None if only features were seen."""
         if "logits" in self.detector.n_columns_:
             return self.detector.n_columns_["logits"]
-        if self.detector.profile_.label_frequencies is not None:
-            return self.detector.profile_.label_frequencies.n_labels
         return None if self.label_names is None else len(self.label_names)
 
     def _describe(self) -> DetectorDescription:
@@ -164,7 +162,7 @@ class Engine:
 
     def _example(self) -> list[float] | None:
         """Return logits to try, made of medians of the calibration data, if they are "in"."""
-        terms, medians = self.detector.label_terms(), self.detector.profile_.medians
+        terms, medians = self.detector.label_terms(), self.detector.medians_
         if terms is None or medians is None:
             return None
         group = len(medians.groups) // 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,6 @@ MAX_ROWS = 100_000
 MAX_TEXTS = 1_000
 MAX_CHARACTERS = 1_000_000  # of all texts; about a second for the tokenizer
 MAX_TOKENS = 2_000_000  # in an input of the model: some seconds with a small one
-MAX_FILES = 100  # of a form
 MAX_EXPLAINED = 100  # rows
 
 
@@ -42,8 +40,6 @@ class Settings:
         the model does not say.
     token : str, optional
         The bearer token that requests to /v1 and /metrics must send.
-    cors_origins : tuple of str
-        Other origins whose web pages may call the service.
     max_body_bytes : int
         Maximum size of a binary body or an image. For JSON, which needs more memory when it is
         decoded, the maximum is a quarter of it.
@@ -69,7 +65,6 @@ class Settings:
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
     token: str | None = None
-    cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32_000_000
     max_pixels: int = 50_000_000
     max_requests: int = 256
@@ -87,8 +82,3 @@ class Settings:
             raise ParameterError(f"--{option} needs a model: pass --model.")
         if self.token is not None and not (self.token.isascii() and self.token.strip()):
             raise ParameterError("the token must be ASCII text and must not be empty.")
-        for origin in self.cors_origins:
-            if not re.fullmatch(r"https?://[^/\s*]+", origin):
-                raise ParameterError(
-                    f"an origin must look like https://example.org, without a path; got {origin!r}."
-                )

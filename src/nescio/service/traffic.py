@@ -26,7 +26,6 @@ from prometheus_client.core import (
 
 from nescio._charts.histogram import HistogramChart
 from nescio._charts.svg import Chart, Scale, short
-from nescio._validation import FloatArray
 from nescio.detectors import Detector
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError
@@ -115,7 +114,6 @@ class Metrics:
 class _Noted(NamedTuple):
     time: float
     assessment: Assessment
-    logits: FloatArray
 
 
 class Traffic:
@@ -169,7 +167,7 @@ class Traffic:
                 rows = np.arange(n_kept) * n_rows // n_kept
                 # Of ids and kept columns, other requests may have none: they could not be joined.
                 kept = replace(assessment, ids=None, kept={})[rows]
-                self._noted.append(_Noted(time.time(), kept, logits[rows]))
+                self._noted.append(_Noted(time.time(), kept))
                 self._n_free -= n_kept
 
     def watch(self) -> None:
@@ -181,15 +179,12 @@ class Traffic:
             if not noted:
                 return
             assessment = Assessment.concat([note.assessment for note in noted])
-            logits = None
-            if self.monitor.watches_labels:
-                logits = np.concatenate([note.logits for note in noted])
             times, texts = [], []
             for note in noted:
                 text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(note.time))
                 times += [note.time] * len(note.assessment)
                 texts += [text] * len(note.assessment)
-            self.monitor.update(assessment, logits, times=texts)
+            self.monitor.update(assessment, times=texts)
             self.n_watched += len(assessment)
             scores, inside = assessment.scores.tolist(), assessment.in_distribution.tolist()
             self._recent.extend(zip(times, scores, inside, strict=True))

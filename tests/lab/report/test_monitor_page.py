@@ -30,17 +30,16 @@ def test_the_plot_shows_the_incomplete_window_and_the_start_of_a_change(tmp_path
     assert f"changed at about input {monitor.change.since.number:,}" in text
 
 
-def test_the_plot_shows_alarm_windows_and_labels(tmp_path, rng):
-    names = ["cat", "<script>alert(1)</script>", "c", "d", "e", "f"]
-    detector = ns.JointEnergy().calibrate(ns.Outputs(logits_of(rng, 1500), label_names=names))
-    monitor = fed(Monitor(detector), detector, logits_of(rng, 1500, shift=-1.5))
+def test_the_plot_shows_alarm_and_windows(tmp_path, rng):
+    detector = ns.JointEnergy().calibrate(logits_of(rng, 1500))
+    monitor, ids = Monitor(detector), ["<script>alert(1)</script>"] * 1500
+    monitor.update(detector.assess(ns.Outputs(logits_of(rng, 1500, shift=-1.5), ids=ids)))
     draw_monitor(monitor, tmp_path / "plot.html")
     text = (tmp_path / "plot.html").read_text("utf-8")
     assert "<script" not in text
     assert "&lt;script" in text
     assert text.count('class="dot out"') == 3
     assert f"alarm after {monitor.alarm_at:,} inputs" in text
-    assert "Labels that fire more or less often" in text
     [summary] = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
     assert summary.startswith("ALARM: since about input ")
     with pytest.raises(FileError, match="exists already"):

@@ -226,7 +226,7 @@ def energy_bars(names: Sequence[str], energies: Values, medians: Values) -> Mark
         rows.append(_bar(name, float(energies[rest].sum()), float(shares[rest].sum()), None))
     listed = ", ".join(f"{row.name} {row.text}" for row in rows)
     name = f"Label-wise energies and their shares of the joint energy: {listed}"
-    return _ENERGY_BARS.draw(rows, name=name, css="bars")
+    return _ENERGY_BARS.draw(rows, name=name)
 
 
 def _bar(name: str, energy: float, share: float, median: float | None) -> BarRow:

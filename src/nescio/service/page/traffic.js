@@ -77,10 +77,9 @@ function view({ monitor, charts }, detector) {
 function state(monitor) {
   const [headline, ...lines] = monitor.summary.split("\n");
   const evidence = lines.pop();
-  const worried = monitor.alarm || (monitor.label_drifts ?? []).length > 0;
   return [
-    make("div", { class: `monitor ${worried ? "out" : "in"}` },
-      make("p.word", `${worried ? "✗" : "✓"} ${headline}`),
+    make("div", { class: `monitor ${monitor.alarm ? "out" : "in"}` },
+      make("p.word", `${monitor.alarm ? "✗" : "✓"} ${headline}`),
       ...lines.map((line) => make(line.startsWith(" ") ? "p.detail" : "p", line.trim())),
       meter(monitor.log10_martingale, -Math.log10(monitor.alpha)),
       evidence === undefined ? null : make("p.aside", evidence),
