@@ -470,16 +470,15 @@ class TableFiles:
     def _pieces(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give the rows from `start` on, in pieces; those of Parquet have at most `size` rows."""
         pyarrow = require("pyarrow", "files")
-        schema = pyarrow.schema(
-            [self.schema.field(name) for name in names], metadata=self.schema.metadata
-        )
+        schema = pyarrow.schema([self.schema.field(name) for name in names])
         for path, n_rows in zip(self._files.paths, self._rows, strict=True):
             if start >= n_rows:
                 start -= n_rows
                 continue
             with self._opened(path) as part:
                 for batch in part.batches(size, start, names):
-                    yield pyarrow.Table.from_batches([batch]).select(names).cast(schema)
+                    table = pyarrow.Table.from_batches([batch]).select(names)
+                    yield table if table.schema == schema else table.cast(schema)
             start = 0
 
     @contextmanager
