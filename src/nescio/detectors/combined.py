@@ -203,15 +203,10 @@ class Combined(Detector):
     def normalised_weights(self) -> Scores:
         """Return the weights with a sum of 1."""
         usual = [part.usual_weight for part in self._unfitted_parts()]
-        weights = np.array(self.weights or usual, dtype=np.float64)
-        return weights / weights.sum()
+        weights: Scores = np.array(self.weights or usual, dtype=np.float64)
+        return np.asarray(weights / weights.sum())
 
     # --- explaining ---
-
-    @property
-    def explains(self) -> bool:
-        """Always: by part."""
-        return True
 
     def _explain(self, decided: Decided) -> PartsExplanation:
         data, arrays = decided.data, decided.data.arrays

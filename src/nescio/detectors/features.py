@@ -15,7 +15,7 @@ from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Decided, Detector
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
-from nescio.explain import RangesExplanation, ShownColumns
+from nescio.explain import RangesExplanation
 
 Matrix = NDArray[np.float64]
 
@@ -380,38 +380,29 @@ class OutOfRange(Detector):
         beyond = (lengths - np.clip(lengths, low, high)) / (high - low)
         return moved, excess, np.exp(lengths), beyond
 
-    @property
-    def explains(self) -> bool:
-        """Always: by column."""
-        return True
-
     def _explain(self, decided: Decided) -> RangesExplanation:
         data, of_labels = decided.data, self.layer == "logits"
-        names = (self.label_names_ or data.label_names) if of_labels else data.columns
-        kind = "label" if of_labels else "feature"
-        names = names or tuple(f"{kind} {number}" for number in range(len(self.low_)))
         return RangesExplanation(
             layer=self.layer,
             features=data.arrays[self.layer],
             compare=self._compared,
             whole_range=np.exp(self.lengths_),
-            columns_shown=ShownColumns(names, None, self.low_, self.high_),
+            low=self.low_,
+            high=self.high_,
+            names=(self.label_names_ or data.label_names) if of_labels else data.columns,
             **self._explained(decided),
         )
 
     def _moved(self, rows: FloatArray) -> Matrix:
         """Return the distance of each value to the mean, in ranges; 0 for masked logits."""
-        moved = (rows - self.mean_) / self.scale_
+        moved: Matrix = (rows - self.mean_) / self.scale_
         if np.isneginf(moved.min()):
             moved[np.isneginf(rows)] = 0.0
         return moved
 
     def _check_learned(self) -> None:
-        if not (
-            (self.scale_ > 0).all()
-            and len(self.lengths_) == 2
-            and self.lengths_[0] < self.lengths_[1]
-        ):
+        low, high = self.lengths_
+        if not ((self.scale_ > 0).all() and low < high):
             raise ValueError("its ranges are not positive")
 
 
@@ -422,8 +413,8 @@ def _widened(low: Any, high: Any) -> tuple[Any, Any]:
 
 
 def _log_lengths(moved: Matrix) -> Matrix:
-    lengths = np.sqrt(np.einsum("ij,ij->i", moved, moved) / moved.shape[1])
-    return np.log(lengths + SMALLEST_LENGTH)
+    squares: Matrix = np.einsum("ij,ij->i", moved, moved) / moved.shape[1]
+    return np.log(np.sqrt(squares) + SMALLEST_LENGTH)
 
 
 @dataclass(eq=False, repr=False)

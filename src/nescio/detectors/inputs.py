@@ -609,5 +609,7 @@ def _row_hashes(matrix: Array) -> NDArray[np.uint64]:
     rows = np.empty(len(matrix), np.uint64)
     for start in range(0, len(matrix), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        rows[part] = np.ascontiguousarray(matrix[part], dtype=np.float32).view(np.uint32) @ factors
+        with np.errstate(over="ignore"):  # values that float32 does not have
+            values = np.ascontiguousarray(matrix[part], dtype=np.float32)
+        rows[part] = values.view(np.uint32) @ factors
     return rows
