@@ -348,10 +348,7 @@ def default_detector(
     """
     options: Any = {"tpr": tpr, "nonfinite": nonfinite}
     combined = Combined(**options)
-    lacking = _lacking(combined, train, held_out)
-    # Training outputs are needed before enough held-out samples are.
-    needs_training = "" if has_learned else lacking
-    obstacle = needs_training or _obstacle(train, held_out) or lacking
+    obstacle = _obstacle(combined, train, held_out, has_learned=has_learned)
     if not obstacle:
         return Default(
             combined,
@@ -378,9 +375,11 @@ def _too_few(held_out: Outputs | None) -> bool:
     return held_out is not None and len(held_out) < MIN_HELD_OUT
 
 
-def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
-    """Return what the combination reads and the data does not have; empty if nothing is missing."""
-    if train is None:
+def _obstacle(
+    combined: Combined, train: Outputs | None, held_out: Outputs | None, *, has_learned: bool
+) -> str:
+    """Return why the combination cannot or should not learn from this data; empty if it may."""
+    if train is None and not has_learned:
         return "it needs training outputs (--train, fit) with features and labels"
     for what, outputs, names in (
         ("training outputs", train, combined.learns_from),
@@ -389,19 +388,14 @@ def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None
         absent = [name for name in names if outputs is not None and outputs.get(name) is None]
         if absent:
             return f"the {what} have no {' and no '.join(absent)}"
-    return ""
-
-
-def _obstacle(train: Outputs | None, held_out: Outputs | None) -> str:
-    """Return why the combination should not learn from this data; empty if it may."""
     if held_out is not None and _too_few(held_out):
         return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
-    if train is None or train.features is None or train.labels is None:
+    if train is None:
         return ""
-    if train.features.shape[1] > MOST_FEATURES:
+    if (n_features := train.get("features").shape[1]) > MOST_FEATURES:
         return (
-            f"there are {train.features.shape[1]:,} features, and {MOST_FEATURES:,} is its limit: "
-            "reduce them first, for example by PCA"
+            f"there are {n_features:,} features, and {MOST_FEATURES:,} is its limit: reduce them "
+            "first, for example by PCA"
         )
     n_odd = _n_odd_labels(train)
     if n_odd > train.n_labels / 3:

@@ -40,7 +40,9 @@ def table_features(train: Any, steps: Sequence[Any]) -> Any:
         return features
     whole = make_pipeline(*steps, features)
     with suppress(AttributeError, ValueError):  # not every step names its columns
-        features.take_units(train, reached, whole[:-1].get_feature_names_out())
+        columns = [c for _, c in train.items()] if hasattr(train, "items") else np.asarray(train).T
+        sources = dict(zip(_check_feature_names_in(whole), columns, strict=True))
+        features.take_units(sources, reached, whole[:-1].get_feature_names_out())
     return whole
 
 
@@ -162,15 +164,13 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         names = [*self.names_, *self.names_, *np.repeat(self.words_, sizes), "constant"]
         return {"names": list(map(str, names)), "values": values, "low": ends[0], "high": ends[1]}
 
-    def take_units(self, train: Any, reached: Any, names: Sequence[str]) -> None:
-        """Show numbers as in `train`, of which a pipeline has made `reached`, with these names.
+    def take_units(self, sources: dict[str, Any], reached: Any, names: Sequence[str]) -> None:
+        """Show numbers in the units of `sources`, of which a pipeline made `reached`.
 
         It is possible for a column that is a linear function of one with the same name, such as
-        after StandardScaler.
+        after StandardScaler. Others keep the names that the pipeline gives them.
         """
         self.names_ = [str(names[number]) for number in self.kept_]
-        columns = train.items() if hasattr(train, "items") else enumerate(np.asarray(train).T)
-        sources = {f"x{name}" if isinstance(name, int) else name: c for name, c in columns}
         for number, column in enumerate(self._columns(reached, reset=False)[0].T):
             with suppress(KeyError, TypeError, ValueError):  # there is none, or it has no numbers
                 name = self.names_[number]
