@@ -44,6 +44,9 @@ class FeatureDetector(Detector):
     scores_with: ClassVar[tuple[str, ...]] = ()
     """The arrays that `_score` gets beside the features of the layer."""
 
+    no_layers: ClassVar[tuple[str, ...]] = ("logits", "labels", "head")
+    """The arrays that `layer` must not name."""
+
     @property
     def learns_from(self) -> tuple[str, ...]:
         """The features of the layer, and `learns_with`."""
@@ -56,16 +59,11 @@ class FeatureDetector(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        check_layer(self.layer, "logits", "labels", "head")
-
-
-def check_layer(layer: Any, *excluded: str) -> None:
-    """Raise unless this can be the name of an array of features."""
-    if not isinstance(layer, str) or not layer or layer in excluded:
-        raise ParameterError(
-            "layer must be 'features' or the name of another array of features in "
-            f"Outputs.arrays, got {layer!r}."
-        )
+        if not isinstance(self.layer, str) or not self.layer or self.layer in self.no_layers:
+            raise ParameterError(
+                "layer must be 'features' or the name of another array of features in "
+                f"Outputs.arrays, got {self.layer!r}."
+            )
 
 
 def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
@@ -270,7 +268,7 @@ def _left_out_errors(
 
 
 @dataclass(eq=False, repr=False)
-class OutOfRange(Detector):
+class OutOfRange(FeatureDetector):
     """How far the values lie outside of their usual ranges, and how unusual their length is.
 
     For each column it is the distance to the range of the known values, in units of that range,
@@ -319,15 +317,11 @@ class OutOfRange(Detector):
         "lengths_": "float ends",
     }
 
+    no_layers = ("labels", "head")
     usual_weight = 0.02  # chosen in docs/explanation/the-default.md
 
     layer: str = "features"
     held_out: bool = False
-
-    @property
-    def scores_from(self) -> tuple[str, ...]:
-        """The layer."""
-        return (self.layer,)
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -341,7 +335,6 @@ class OutOfRange(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        check_layer(self.layer, "labels", "head")
         checked_flag("held_out", self.held_out)
 
     def _learn_held_out(self, arrays: Arrays) -> None:
