@@ -203,7 +203,7 @@ class Combined(Detector):
     def normalised_weights(self) -> Scores:
         """Return the weights with a sum of 1."""
         usual = [part.usual_weight for part in self._unfitted_parts()]
-        weights: Scores = np.array(self.weights or usual, dtype=np.float64)
+        weights = np.array(self.weights or usual, dtype=np.float64)
         return np.asarray(weights / weights.sum())
 
     # --- explaining ---
@@ -228,23 +228,18 @@ class Combined(Detector):
         if usable is not None:
             part_scores[~usable] = np.nan
         p_values = self._p_values(part_scores)
+        against = -self._terms(p_values)  # (n_samples, n_parts)
+        endless = np.isinf(against)
+        against = np.where(endless.any(1, keepdims=True), endless, against)
         return PartsExplanation(
             parts=tuple(part.text(defaults=False) for part in self.detectors_),
             part_scores=part_scores,
             part_p_values=p_values,
-            shares=self._shares(self._terms(p_values)),
+            shares=against / against.sum(1, keepdims=True),
             explanations=tuple(explanations),
             nearest=tuple(_nearest(part, arrays) for part in parts),
             **self._explained(decided),
         )
-
-    def _shares(self, terms: Scores) -> Scores:
-        """Return each part's share of the evidence, which is the sum of the terms."""
-        against = -terms
-        endless = np.isinf(against)
-        against = np.where(endless.any(1, keepdims=True), endless, against)  # (n_samples, n_parts)
-        shares: Scores = against / against.sum(1, keepdims=True)
-        return shares
 
 
 def _nearest(part: Detector, arrays: Arrays) -> Array | None:

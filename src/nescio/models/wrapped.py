@@ -363,11 +363,11 @@ class Wrapped:
     def _outputs_with_features(
         self, runner: Runner, inputs: Any, labels: Any, batch_size: int
     ) -> tuple[Wrapped, Outputs]:
-        """Return the outputs with the features that the default reads, if the model has them.
-
-        Also the model that gives them.
-        """
-        ready = _with_features(runner)
+        """Return the model with the features that the default reads, if it can, and its outputs."""
+        ready = Wrapped(runner)
+        if getattr(runner, "n_features", 0) <= MOST_FEATURES:  # more may be a sparse vocabulary
+            with suppress(MissingInputError, ParameterError):  # there is no such layer
+                ready = Wrapped(with_layers(runner, Combined()))
         is_table = runner.kind == "sklearn" and not isinstance(inputs, Iterator)
         try:
             outputs = ready.outputs(inputs, labels=labels, batch_size=batch_size)
@@ -556,16 +556,6 @@ def _detector(detector: Any) -> Detector:
 
 
 # --- the layers that a detector reads ------------------------------------------------------------
-
-
-def _with_features(runner: Runner) -> Wrapped:
-    """Return the model with the layers that the default detector reads, if it has them."""
-    if getattr(runner, "n_features", 0) > MOST_FEATURES:  # such as the words of a vocabulary:
-        return Wrapped(runner)  # not sparse, they would fill the memory
-    try:
-        return Wrapped(with_layers(runner, Combined()))
-    except (MissingInputError, ParameterError):  # the default is then joint energy
-        return Wrapped(runner)
 
 
 def _read_by(detector: Detector) -> set[str]:
