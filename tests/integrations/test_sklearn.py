@@ -433,6 +433,16 @@ def test_columns_are_named_in_their_own_units_behind_a_pipeline(frame):
     assert "pipeline__b" in str(reads_input.calibrate(x[600:]).explain(x[:1].assign(b=-400.0)))
 
 
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_transformers_may_return_data_frames(table, kind):
+    pytest.importorskip(kind)
+    x, y = table
+    with sklearn.config_context(transform_output=kind):
+        model = WithVerdict(make_pipeline(StandardScaler(), LOGISTIC)).fit(x, y)
+        strange = model.explain([[0, 5e5, 0, 0, 0]])[0].by_column().ranges[0]
+    assert (strange.column, strange.value) == ("x1", pytest.approx(5e5))
+
+
 def test_a_name_and_a_value_belong_together(frame):
     x, y = frame
     x = x.dropna().assign(b=lambda rows: np.exp(rows["b"] / 10))

@@ -147,12 +147,11 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         only if they are outside of the range; words have no ends.
         """
         numbers, words = self._columns(X, reset=False)
-        features, n_numbers = self.transform(X), numbers.shape[1]
+        features, n_numbers = np.asarray(self.transform(X)), numbers.shape[1]
         sizes = [len(usual) + 1 for usual in self.usual_words_]
         texts = np.repeat(np.where(words == "", "missing", words), sizes, axis=1)
-        missing = np.full(numbers.shape, "missing", dtype=object)
+        (offset, factor), missing = self.units_, np.full(numbers.shape, "missing")
         constant = np.full((len(numbers), 1), None)
-        offset, factor = self.units_
         values = np.hstack([offset + factor * numbers, missing, texts, constant], dtype=object)
         hidden = (features != 1) | (high > 0.5)  # a word is unusual if its column is usually 0
         is_flag = np.isin(features, (0, 1)) & (np.abs(low) < 0.01) & (np.abs(high - 1) < 0.01)
