@@ -121,7 +121,8 @@ class ColumnRange(NamedTuple):
     low, high : float
         The ends of the usual range. NaN for a word, which is then rare or new.
     excess : float
-        How far the value is outside of the range, in units of the range; 0 within it.
+        How far the value is outside of the range, in units of the range; 0 within it. The distance
+        to the mean is compared by its logarithm.
 
     Examples
     --------

@@ -89,7 +89,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.scale_ = np.where(spread > 0, spread, 1.0)
         self.usual_words_ = [_usual_words(column) for column in words.T]
         self.names_ = list(_check_feature_names_in(self)[self.kept_])
-        self.units_ = np.stack([np.zeros(len(self.names_)), np.ones(len(self.names_))])
+        self.units_ = np.repeat([[0.0], [1.0]], len(self.names_), axis=1)  # offsets and factors
         return self
 
     def transform(self, X: Any) -> Floats:
@@ -125,20 +125,6 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         values = X[self.numbers_].to_numpy(dtype=np.float64, na_value=np.nan)
         words = X[self.words_].astype(object)
         return values, np.where(words.isna(), "", _as_texts(words.to_numpy(dtype=object)))
-
-    # --- for a reader ---
-
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """Return the names of the features, such as "age", "age is missing", "site = north"."""
-        check_is_fitted(self)
-        names = list(map(str, _check_feature_names_in(self, input_features)[self.kept_]))
-        words = [
-            f"{name} {what}"
-            for name, usual in zip(self.words_, self.usual_words_, strict=True)
-            for what in (*(f"= {word}" for word in usual), "is rare or new")
-        ]
-        missing = [f"{name} is missing" for name in names]
-        return np.array([*names, *missing, *words, "constant"], dtype=object)
 
     def shown(self, X: Any, low: Floats, high: Floats) -> dict[str, Any]:
         """Return the features of X and the ends of their usual ranges as a reader knows them.
