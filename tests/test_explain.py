@@ -381,7 +381,7 @@ def test_few_training_samples_and_ids_that_are_too_few(train):
 
 @pytest.fixture(scope="module")
 def guard():
-    return ns.OutOfRange().calibrate(np.random.default_rng(0).normal(5, 1, (400, 6)))
+    return ns.OutOfRange(held_out=True).calibrate(np.random.default_rng(0).normal(5, 1, (400, 6)))
 
 
 def test_values_out_of_their_range_are_named_the_furthest_first(guard):
@@ -416,11 +416,11 @@ def test_a_usual_row_and_one_that_is_too_close_to_the_mean(guard):
 def test_the_names_of_columns_labels_and_masked_labels(rng):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(rng.normal(size=(300, 3)), columns=["length", "width", "height"])
-    named = ns.OutOfRange(tpr=0.99).calibrate(frame)
+    named = ns.OutOfRange(tpr=0.99, held_out=True).calibrate(frame)
     assert named.explain(frame[:1].assign(width=99.0))[0].ranges[0].column == "width"
     logits = rng.normal(-1, 3, (300, 3))
     logits[:, 1] = -np.inf
-    guard = ns.Combined(["msp", "out_of_range(layer=logits)"])
+    guard = ns.Combined(["msp", "out_of_range(layer=logits, held_out=true)"])
     guard.calibrate(ns.Outputs(logits, label_names=["cat", "dog", "car"]))
     reason = guard.explain([[900.0, 7.0, 1.0]])[0]
     assert reason.by_column().ranges[0].column == "cat"
@@ -430,7 +430,8 @@ def test_the_names_of_columns_labels_and_masked_labels(rng):
 
 
 def test_a_value_that_cannot_be_used_is_named(guard):
-    out = ns.OutOfRange(nonfinite="out").calibrate(np.random.default_rng(0).normal(size=(99, 4)))
+    out = ns.OutOfRange(nonfinite="out", held_out=True)
+    out.calibrate(np.random.default_rng(0).normal(size=(99, 4)))
     reason = out.explain([[0.0, np.nan, 1.0, 0.0]])[0]
     assert (reason.ranges[0].column, reason.in_distribution) == ("feature 1", False)
     json.dumps(reason.as_dict(), allow_nan=False)

@@ -13,7 +13,7 @@ from sklearn.preprocessing import FunctionTransformer
 import nescio as ns
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
-from nescio.errors import BlindSpotWarning, MissingInputError, NonFiniteError
+from nescio.errors import BlindSpotWarning, MissingInputError, NonFiniteError, ParameterError
 from nescio.models.inputs import changeable
 from nescio.self_check import FAULTS, IMAGES, NUMBERS, TEXTS
 
@@ -265,7 +265,9 @@ def test_a_model_that_takes_whole_batches_only_is_checked_by_its_outputs():
 
     x = torch.randn((300, 5), generator=torch.Generator().manual_seed(0))
     wrapped = ns.wrap(Whole(5, 3), detector="joint_energy").calibrate(x, batch_size=100)
-    assert wrapped.checked.what == "output"
+    assert (
+        wrapped.checked.what == wrapped.self_check(x, n_samples=9, batch_size=100).what == "output"
+    )
 
 
 def test_a_graph_of_a_fixed_batch_size_gets_whole_batches(table):
@@ -285,6 +287,16 @@ def test_groups_of_a_wrapped_model(table):
     assert wrapped.self_check(x[400:], groups=names, n_samples=7).n_samples == 7
     by_count = ns.wrap(model, detector="joint_energy").calibrate(x[400:], groups="label_count")
     assert by_count.checked.what == "input"
+
+
+@pytest.mark.parametrize("sizes", [(300, 300), (200, 400)])
+def test_batches_of_a_table_are_checked_by_their_outputs(table, sizes):
+    model, x = table
+    batches = np.split(x[400:], sizes[:1])
+    wrapped = ns.wrap(model, detector="joint_energy").calibrate(batches)
+    assert wrapped.checked.what == wrapped.self_check(batches).what == "output"
+    with pytest.raises(ParameterError, match="n_samples must be"):
+        wrapped.self_check(x, n_samples="many")
 
 
 @pytest.mark.parametrize(

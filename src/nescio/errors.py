@@ -26,7 +26,7 @@
     ├── IgnoredLabelsWarning            labels that the detector does not know were ignored
     ├── IgnoredColumnsWarning           columns of a table look like ids and were left out
     ├── EmptyLabelWarning               labels without any sample were left out
-    ├── DefaultDetectorWarning          the default reads logits alone, although there are features
+    ├── DefaultDetectorWarning          the default does not use the training data
     ├── BlindSpotWarning                the detector would let gross faults through
     ├── TiedScoresWarning               many calibration scores equal the threshold
     ├── SingleGroupWarning              too few samples to calibrate by label count
@@ -141,7 +141,7 @@ class EmptyLabelWarning(NescioWarning):
 
 
 class DefaultDetectorWarning(NescioWarning):
-    """The default detector reads the logits alone, although features were given."""
+    """The default detector cannot learn from the training data that was given."""
 
 
 class BlindSpotWarning(NescioWarning):

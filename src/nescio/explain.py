@@ -29,6 +29,8 @@ from nescio.calibration import Medians
 from nescio.errors import InputError
 
 Floats = NDArray[np.float64]
+Shown = Callable[[Floats, Floats], dict[str, Any]]
+"""Given the ends of the ranges of features: fields of a `RangesExplanation`, for a reader."""
 
 __all__ = [
     "ColumnRange",
@@ -45,7 +47,7 @@ __all__ = [
 _SHOWN_LABELS = 8
 _SHOWN_COLUMNS = 5
 _SHOWN_TEXTS = 3
-_SMALLEST_EXCESS = 1e-9  # less is rounding
+_SMALLEST_EXCESS = 1e-9  # less is rounding, or a label that was always masked
 _DISTANCE = "distance to the mean"
 _LONGEST_NAME = 36
 
@@ -119,7 +121,8 @@ class ColumnRange(NamedTuple):
     low, high : float
         The ends of the usual range. NaN for a word, which is then rare or new.
     excess : float
-        How far the value is outside of the range, in units of the range; 0 within it.
+        How far the value is outside of the range, in units of the range; 0 within it. The distance
+        to the mean is compared by its logarithm.
 
     Examples
     --------
@@ -139,10 +142,10 @@ class ColumnRange(NamedTuple):
 
     def cells(self) -> tuple[str, str, str]:
         """Write the value, the usual range and the excess."""
-        excess = f"{self.excess:.3g}"
-        if isinstance(self.value, str):
-            return self.value, "rare or new", excess
-        return f"{self.value:.5g}", f"{self.low:.5g} to {self.high:.5g}", excess
+        value, usual = self.value, "rare or new"
+        if not isinstance(value, str):
+            value, usual = f"{value:.5g}", f"{self.low:.5g} to {self.high:.5g}"
+        return value, usual, f"{self.excess:.3g}"
 
     def text(self) -> str:
         """Write one line, such as "age = 640 (usually 18 to 90)"."""
@@ -277,8 +280,8 @@ class Reason(Result):
         )
 
     def _ranges_summary(self) -> str:
-        first, *others = self.ranges
-        if first.column == _DISTANCE and not any(column.excess for column in others):
+        first, n_outside = self.ranges[0], sum(column.excess > 0 for column in self.ranges)
+        if first.column == _DISTANCE and n_outside == 1:
             where = "further from" if float(first.value) > first.high else "closer to"
             return (
                 f"No single value is unusual. Together, they are {where} the mean than usual: "
@@ -287,9 +290,10 @@ class Reason(Result):
         texts = [column.text() for column in self.ranges[:_SHOWN_COLUMNS]]
         more = len(self.ranges) - len(texts)
         listed = "; ".join(texts) + (f"; and {more:,} more" if more else "")
-        if first.excess:
+        if n_outside:
             return f"Out of the usual range: {listed}."
-        return f"All values are in their usual ranges. Furthest from the mean: {listed}."
+        furthest = "" if first.column == _DISTANCE else f" Furthest from the mean: {listed}."
+        return f"All values are in their usual ranges.{furthest}"
 
     def by_label(self) -> Reason | None:
         """Return the score label by label: this one, or that of the first part that has labels."""
@@ -406,15 +410,6 @@ def _label_bars(reason: Reason) -> Markup:
 # --- some samples ---
 
 
-class ShownColumns(NamedTuple):
-    """The columns of features as a reader knows them; a value of None is not shown."""
-
-    names: Sequence[str]
-    values: Array | None  # of shape (n_samples, n_columns); None for the features themselves
-    low: Floats
-    high: Floats
-
-
 @dataclass(frozen=True)
 class Terms:
     """How a score is made of labels: the sum of the largest of their terms.
@@ -467,8 +462,8 @@ class ExplainedVerdicts(Result):
     def __getitem__(self, row: int) -> Reason:
         raise NotImplementedError
 
-    def with_columns(self, shown: Callable[[Floats, Floats], ShownColumns]) -> Self:
-        """Return a copy that shows features as a reader knows them, given the ends of ranges."""
+    def with_columns(self, shown: Shown) -> Self:
+        """Return a copy that shows features as a reader knows them."""
         return self
 
     def __iter__(self) -> Iterator[Reason]:
@@ -660,7 +655,7 @@ class PartsExplanation(ExplainedVerdicts):
         )
         return replace(self, nearest=nearest, explanations=inner)
 
-    def with_columns(self, shown: Callable[[Floats, Floats], ShownColumns]) -> Self:
+    def with_columns(self, shown: Shown) -> Self:
         """Return a copy that shows features as a reader knows them."""
         inner = tuple(None if e is None else e.with_columns(shown) for e in self.explanations)
         return replace(self, explanations=inner)
@@ -709,13 +704,18 @@ class RangesExplanation(ExplainedVerdicts):
         shape (n_samples, n_columns), and then of the whole rows, of shape (n_samples,).
     whole_range : array of shape (2,)
         The usual distance of a whole row to the mean: the smallest and the largest.
-    columns_shown : ShownColumns
-        The names of the columns, their values, and the ends of their ranges.
+    low, high : array of shape (n_columns,)
+        The ends of the usual ranges.
+    names : sequence of str or None
+        The names of the columns, if known.
+    values : array of shape (n_samples, n_columns) or None
+        What is shown in place of the features: other units, or words. None is not shown.
 
     Examples
     --------
     >>> from nescio import OutOfRange
-    >>> guard = OutOfRange(tpr=0.99).calibrate(np.random.default_rng(0).normal(5, 1, (400, 8)))
+    >>> held_out = np.random.default_rng(0).normal(5, 1, (400, 8))
+    >>> guard = OutOfRange(tpr=0.99, held_out=True).calibrate(held_out)
     >>> print(guard.explain([[5, 4, 6, 500.0, 4, 6, 5, 7]])[0].ranges[0].text())
     feature 3 = 500 (usually 1.8027 to 7.4868)
     """
@@ -724,35 +724,34 @@ class RangesExplanation(ExplainedVerdicts):
     features: FloatArray
     compare: Callable[[FloatArray], tuple[Floats, Floats, Floats, Floats]]
     whole_range: Floats
-    columns_shown: ShownColumns
+    low: Floats
+    high: Floats
+    names: Sequence[str] | None = None
+    values: Array | None = None
 
-    def with_columns(self, shown: Callable[[Floats, Floats], ShownColumns]) -> Self:
+    def with_columns(self, shown: Shown) -> Self:
         """Return a copy that shows features as a reader knows them."""
-        if self.layer != "features":
-            return self
-        return replace(self, columns_shown=shown(self.columns_shown.low, self.columns_shown.high))
+        return replace(self, **shown(self.low, self.high)) if self.layer == "features" else self
 
     def __getitem__(self, row: int) -> Reason:
         distances, excess, length, beyond = (
             np.abs(part[0]) for part in self.compare(self.features[[row]])
         )
-        excess = np.where(excess < _SMALLEST_EXCESS, 0.0, np.nan_to_num(excess, nan=np.inf))
-        names, values, low, high = self.columns_shown
-        values = self.features[row] if values is None else values[row]
+        excess = np.where(np.isnan(excess), np.inf, excess * (excess > _SMALLEST_EXCESS))
+        values = (self.features if self.values is None else self.values)[row]
         order = [c for c in np.lexsort((-distances, -excess)) if values[c] is not None]
         outside = [c for c in order if excess[c] > 0]
+        kind = "label" if self.layer == "logits" else "feature"
         ranges = [
             ColumnRange(
-                names[c],
+                self.names[c] if self.names else f"{kind} {c}",
                 values[c] if isinstance(values[c], str) else float(values[c]),
-                *(float(part[c]) for part in (low, high, excess)),
+                *(float(part[c]) for part in (self.low, self.high, excess)),
             )
             for c in outside or order[:_SHOWN_COLUMNS]
         ]
-        if beyond > _SMALLEST_EXCESS or not ranges:
-            low, high = self.whole_range
-            whole = map(float, (length, low, high, beyond))
-            ranges.append(ColumnRange(_DISTANCE, *whole))
+        if beyond > 0 or not ranges:
+            ranges.append(ColumnRange(_DISTANCE, *map(float, (length, *self.whole_range, beyond))))
             ranges.sort(key=lambda column: -column.excess)
         return self._reason(row, term="excess", ranges=tuple(ranges))
 

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ NUMBERS, IMAGES, TEXTS = "numbers", "images", "texts"
 _SEEN = 0.5  # the share that is flagged of a fault that counts as seen
 _FAR = 5  # standard deviations
 _LARGEST = 20  # images with larger values are taken to be on the scale from 0 to 255
-_LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 _SHUFFLED = "shuffled"
 
 Change = Callable[[Any], Any]  # ordinary values in, faulty ones out
@@ -137,18 +137,8 @@ def _wrong_scale(images: Array) -> Array:
     return images / 255 if images.max() > _LARGEST else images * 255
 
 
-def _uniform(images: Array, rng: Generator) -> Array:
-    noise = rng.uniform(float(images.min()), float(images.max()), images.shape)
-    return noise.astype(images.dtype)
-
-
-def _normal(numbers: Array, rng: Generator) -> Array:
-    noise = rng.normal(numbers.mean(0), _FAR * numbers.std(0), numbers.shape)
-    return noise.astype(numbers.dtype)
-
-
 def _random_letters(text: str, rng: Generator) -> str:
-    letters = zip(text, rng.choice(_LETTERS, len(text)), strict=True)
+    letters = zip(text, rng.choice(list(ascii_lowercase), len(text)), strict=True)
     return "".join(new if old.strip() else old for old, new in letters)
 
 
@@ -160,7 +150,10 @@ FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
         "shifted": (f"{_FAR} standard deviations added", lambda x, _: x + _FAR * x.std(0)),
         "zeros": ("all values 0", lambda x, _: np.zeros_like(x)),
         _SHUFFLED: ("each column shuffled over samples", lambda x, rng: rng.permuted(x, axis=0)),
-        "noise": (f"random numbers, {_FAR} times as far apart", _normal),
+        "noise": (
+            f"random numbers, {_FAR} times as far apart",
+            lambda x, rng: rng.normal(x.mean(0), _FAR * x.std(0), x.shape).astype(x.dtype),
+        ),
     },
     IMAGES: {
         "black": ("all pixels the smallest value", lambda x, _: np.full_like(x, x.min())),
@@ -171,7 +164,10 @@ FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
             "the pixels of each image shuffled",
             lambda x, rng: rng.permuted(x.reshape(len(x), -1), axis=1).reshape(x.shape),
         ),
-        "noise": ("random pixels", _uniform),
+        "noise": (
+            "random pixels",
+            lambda x, rng: rng.uniform(x.min(), x.max(), x.shape).astype(x.dtype),
+        ),
     },
     TEXTS: {
         "empty": ("no text at all", lambda texts, _: ["" for _ in texts]),

@@ -116,3 +116,9 @@ def test_copies_count_within_groups():
         ImplausibleValuesWarning,
         SingleGroupWarning,
     ]
+
+
+def test_values_that_float32_does_not_have(logits):
+    logits = logits.astype(np.float64)
+    logits[0, 0] = 1e39
+    assert ns.JointEnergy().calibrate(logits).calibration_.first.n_samples == len(logits)

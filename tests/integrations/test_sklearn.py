@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_valid
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -428,8 +428,59 @@ def test_columns_are_named_in_their_own_units_behind_a_pipeline(frame):
     wrapped = ns.wrap(model.estimator_).calibrate(x[700:])  # reads the columns as they are
     names = {column.column for column in wrapped.explain(x[:1])[0].by_column().ranges}
     assert "pipeline__a" in names
-    reads_input = ns.wrap(model.estimator_, detector="out_of_range", features=columns.fit(x))
+    guard = ns.OutOfRange(held_out=True)
+    reads_input = ns.wrap(model.estimator_, detector=guard, features=columns.fit(x))
     assert "pipeline__b" in str(reads_input.calibrate(x[600:]).explain(x[:1].assign(b=-400.0)))
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_transformers_may_return_data_frames(table, kind):
+    pytest.importorskip(kind)
+    x, y = table
+    with sklearn.config_context(transform_output=kind):
+        model = WithVerdict(make_pipeline(StandardScaler(), LOGISTIC)).fit(x, y)
+        strange = model.explain([[0, 5e5, 0, 0, 0]])[0].by_column().ranges[0]
+    assert (strange.column, strange.value) == ("x1", pytest.approx(5e5))
+
+
+def test_a_name_and_a_value_belong_together(frame):
+    x, y = frame
+    x = x.dropna().assign(b=lambda rows: np.exp(rows["b"] / 10))
+    y = y.loc[x.index]
+    columns = make_column_transformer(
+        (FunctionTransformer(np.log, feature_names_out="one-to-one"), ["b"]),
+        (StandardScaler(), ["a", "b"]),
+    )
+    model = WithVerdict(make_pipeline(columns, LOGISTIC)).fit(x[:700], y[:700])
+    strange = x[700:701].assign(b=1e6)
+    values = {c.column: c.value for c in model.explain(strange)[0].by_column().ranges}
+    assert values["functiontransformer__b"] == pytest.approx(np.log(1e6))  # not "b" of the table
+    assert values["b"] == pytest.approx(1e6)
+    batches = model.wrapped_.explain([strange])[0].by_column().ranges
+    assert "b" not in {column.column for column in batches}  # the values are standardised
+
+
+@pytest.mark.filterwarnings("ignore")  # rows are equal by nature
+def test_a_table_of_words_alone_has_usual_rows(frame):
+    pandas = pytest.importorskip("pandas")
+    x, y = frame
+    words = pandas.DataFrame({"kind": pandas.Categorical(x["kind"])})
+    model = WithVerdict(BOOSTING).fit(words[:700], y[:700])
+    assert model.explain(words[:1])[0].by_column().summary() == (
+        "All values are in their usual ranges."
+    )
+
+
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_infinity_in_a_table_is_out_if_asked_for(table, as_frame):
+    pandas = pytest.importorskip("pandas")
+    x, y = table
+    strange = x[:2].copy()
+    strange[0, 0] = np.inf
+    if as_frame:
+        x, strange = (pandas.DataFrame(rows, columns=list("abcde")) for rows in (x, strange))
+    detector = ns.Combined(nonfinite="out")
+    assert WithVerdict(BOOSTING, detector).fit(x, y).verdict(strange).tolist() == [-1, 1]
 
 
 def test_an_id_that_increases_does_not_flag_new_rows(table):

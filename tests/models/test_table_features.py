@@ -50,17 +50,6 @@ def test_an_unknown_word_has_a_column():
     np.testing.assert_array_equal(transformed[:, :4], expected)
 
 
-def test_the_names_of_the_features():
-    pandas = pytest.importorskip("pandas")
-    table = pandas.DataFrame({"kind": ["x", "y"] * 50, "age": np.arange(100.0)})
-    features = TableFeatures().fit(table)
-    names = ["age", "age is missing", "kind = x", "kind = y", "kind is rare or new", "constant"]
-    assert features.get_feature_names_out().tolist() == names
-    frame = features.set_output(transform="pandas").transform(table)
-    assert frame.columns.tolist() == names
-    assert TableFeatures().fit([[1.0], [2.0]]).get_feature_names_out()[0] == "x0"
-
-
 def test_a_frame_after_an_array_and_an_array_after_a_frame():
     pandas = pytest.importorskip("pandas")
     x = np.random.default_rng(0).normal(size=(20, 2))

@@ -170,7 +170,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     @property
     def explains(self) -> bool:
         """Whether `explain` can say how the score came about."""
-        return self.label_terms() is not None
+        own = type(self)._explain is not Detector._explain
+        return own or self.label_terms() is not None
 
     # --- learning and calibrating ---
 
@@ -253,7 +254,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             counted = inputs.counted_rows(self, data, scores, groups, required_samples(share))
             if counted is not None:
                 data, scores = data[counted], scores[counted]
-                groups = _groups_at(counted, groups)
+                groups = groups_at(counted, groups, len(counted))
             self.calibration_ = self._calibration_from(data, scores, share, confidence, groups)
             self.offset_ = self.calibration_.first.value
             names = _groups_of(self.calibration_, data, groups)
@@ -281,7 +282,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 "that it gets (half of them, in calibrate) can be used. Pass more held-out data."
             )
         self._learn_held_out(arrays[rows])
-        return data[~learning], _groups_at(~learning, groups)
+        return data[~learning], groups_at(~learning, groups, len(learning))
 
     def _calibration_from(
         self, data: DetectorInput, scores: Scores, tpr: float, confidence: float | None, groups: Any
@@ -399,8 +400,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         usable = inputs.usable_rows(data.arrays, self)
         rows = np.arange(len(data.arrays)) if usable is None else np.flatnonzero(usable)
         rows = rows[spread_rows(len(rows), n_samples)]
-        if groups is not None and not isinstance(groups, str):
-            groups = checked_groups(groups, len(data.arrays))[rows]
+        groups = groups_at(rows, groups, len(data.arrays))
         logits = {} if data.logits is None else {"logits": data.logits}  # for groups, if not scored
         arrays = Arrays({name: data.arrays[name] for name in data.arrays.names} | logits)[rows]
 
@@ -425,7 +425,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         samples (that have a method `nearest`) name them.
         """
         if not self.explains:
-            guard = "out_of_range" + "(layer=logits)" * ("logits" in self.scores_from)
+            layer = "layer=logits" if "logits" in self.scores_from else "layer=features"
+            guard = f"out_of_range({layer}{'' if self.learns_from else ', held_out=true'})"
             raise ParameterError(
                 f"{self.name} cannot be explained: its score is not made of labels, columns or "
                 "parts. A combination with the detector that compares values with their usual "
@@ -622,11 +623,11 @@ def _groups_of(
     )
 
 
-def _groups_at(rows: BoolArray, groups: Any) -> Any:
+def groups_at(rows: Array, groups: Any, n_rows: int) -> Any:
     """Return the groups of some rows, if they are given row by row."""
     if groups is None or isinstance(groups, str):
         return groups
-    return checked_groups(groups, len(rows))[rows]
+    return checked_groups(groups, n_rows)[rows]
 
 
 @contextmanager

@@ -208,14 +208,9 @@ class Combined(Detector):
         """Return the weights with a sum of 1."""
         usual = [part.usual_weight for part in self._unfitted_parts()]
         weights = np.array(self.weights or usual, dtype=np.float64)
-        return weights / weights.sum()
+        return np.asarray(weights / weights.sum())
 
     # --- explaining ---
-
-    @property
-    def explains(self) -> bool:
-        """Always: by part."""
-        return True
 
     def _explain(self, decided: Decided) -> PartsExplanation:
         data, arrays = decided.data, decided.data.arrays
@@ -237,23 +232,18 @@ class Combined(Detector):
         if usable is not None:
             part_scores[~usable] = np.nan
         p_values = self._p_values(part_scores)
+        against = -self._terms(p_values)  # (n_samples, n_parts)
+        endless = np.isinf(against)
+        against = np.where(endless.any(1, keepdims=True), endless, against)
         return PartsExplanation(
             parts=tuple(part.text(defaults=False) for part in self.detectors_),
             part_scores=part_scores,
             part_p_values=p_values,
-            shares=self._shares(self._terms(p_values)),
+            shares=against / against.sum(1, keepdims=True),
             explanations=tuple(explanations),
             nearest=tuple(_nearest(part, arrays) for part in parts),
             **self._explained(decided),
         )
-
-    def _shares(self, terms: Scores) -> Scores:
-        """Return each part's share of the evidence, which is the sum of the terms."""
-        against = -terms
-        endless = np.isinf(against)
-        against = np.where(endless.any(1, keepdims=True), endless, against)  # (n_samples, n_parts)
-        shares: Scores = against / against.sum(1, keepdims=True)
-        return shares
 
 
 def _nearest(part: Detector, arrays: Arrays) -> Array | None:
@@ -357,10 +347,7 @@ def default_detector(
     """
     options: Any = {"tpr": tpr, "nonfinite": nonfinite}
     combined = Combined(**options)
-    lacking = _lacking(combined, train, held_out)
-    # Training outputs are needed before enough held-out samples are.
-    needs_training = "" if has_learned else lacking
-    obstacle = needs_training or _obstacle(train, held_out) or lacking
+    obstacle = _obstacle(combined, train, held_out, has_learned=has_learned)
     if not obstacle:
         return Default(
             combined,
@@ -382,9 +369,11 @@ def default_detector(
     return Default(chosen, reason)
 
 
-def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
-    """Return what the combination reads and the data does not have; empty if nothing is missing."""
-    if train is None:
+def _obstacle(
+    combined: Combined, train: Outputs | None, held_out: Outputs | None, *, has_learned: bool
+) -> str:
+    """Return why the combination cannot or should not learn from this data; empty if it may."""
+    if train is None and not has_learned:
         return "it needs training outputs (--train, fit) with features and labels"
     for what, outputs, names in (
         ("training outputs", train, combined.learns_from),
@@ -393,19 +382,14 @@ def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None
         absent = [name for name in names if outputs is not None and outputs.get(name) is None]
         if absent:
             return f"the {what} have no {' and no '.join(absent)}"
-    return ""
-
-
-def _obstacle(train: Outputs | None, held_out: Outputs | None) -> str:
-    """Return why the combination should not learn from this data; empty if it may."""
     if held_out is not None and len(held_out) < MIN_WITH_TRAINING:
         return f"it needs {MIN_WITH_TRAINING} held-out samples, and there are {len(held_out):,}"
-    if train is None or train.features is None or train.labels is None:
+    if train is None:
         return ""
-    if train.features.shape[1] > MOST_FEATURES:
+    if (n_features := train.get("features").shape[1]) > MOST_FEATURES:
         return (
-            f"there are {train.features.shape[1]:,} features, and {MOST_FEATURES:,} is its limit: "
-            "reduce them first, for example by PCA"
+            f"there are {n_features:,} features, and {MOST_FEATURES:,} is its limit: reduce them "
+            "first, for example by PCA"
         )
     n_odd = _n_odd_labels(train)
     if n_odd > train.n_labels / 3:

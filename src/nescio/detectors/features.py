@@ -15,7 +15,7 @@ from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Decided, Detector
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
-from nescio.explain import RangesExplanation, ShownColumns
+from nescio.explain import RangesExplanation
 
 Matrix = NDArray[np.float64]
 
@@ -44,6 +44,9 @@ class FeatureDetector(Detector):
     scores_with: ClassVar[tuple[str, ...]] = ()
     """The arrays that `_score` gets beside the features of the layer."""
 
+    no_layers: ClassVar[tuple[str, ...]] = ("logits", "labels", "head")
+    """The arrays that `layer` must not name."""
+
     @property
     def learns_from(self) -> tuple[str, ...]:
         """The features of the layer, and `learns_with`."""
@@ -56,16 +59,11 @@ class FeatureDetector(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        check_layer(self.layer, "logits", "labels", "head")
-
-
-def check_layer(layer: Any, *excluded: str) -> None:
-    """Raise unless this can be the name of an array of features."""
-    if not isinstance(layer, str) or not layer or layer in excluded:
-        raise ParameterError(
-            "layer must be 'features' or the name of another array of features in "
-            f"Outputs.arrays, got {layer!r}."
-        )
+        if not isinstance(self.layer, str) or not self.layer or self.layer in self.no_layers:
+            raise ParameterError(
+                "layer must be 'features' or the name of another array of features in "
+                f"Outputs.arrays, got {self.layer!r}."
+            )
 
 
 def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
@@ -270,7 +268,7 @@ def _left_out_errors(
 
 
 @dataclass(eq=False, repr=False)
-class OutOfRange(Detector):
+class OutOfRange(FeatureDetector):
     """How far the values lie outside of their usual ranges, and how unusual their length is.
 
     For each column it is the distance to the range of the known values, in units of that range,
@@ -319,15 +317,11 @@ class OutOfRange(Detector):
         "lengths_": "float ends",
     }
 
+    no_layers = ("labels", "head")
     usual_weight = 0.02  # chosen in docs/explanation/the-default.md
 
     layer: str = "features"
     held_out: bool = False
-
-    @property
-    def scores_from(self) -> tuple[str, ...]:
-        """The layer."""
-        return (self.layer,)
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -341,7 +335,6 @@ class OutOfRange(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        check_layer(self.layer, "labels", "head")
         checked_flag("held_out", self.held_out)
 
     def _learn_held_out(self, arrays: Arrays) -> None:
@@ -380,38 +373,29 @@ class OutOfRange(Detector):
         beyond = (lengths - np.clip(lengths, low, high)) / (high - low)
         return moved, excess, np.exp(lengths), beyond
 
-    @property
-    def explains(self) -> bool:
-        """Always: by column."""
-        return True
-
     def _explain(self, decided: Decided) -> RangesExplanation:
         data, of_labels = decided.data, self.layer == "logits"
-        names = (self.label_names_ or data.label_names) if of_labels else data.columns
-        kind = "label" if of_labels else "feature"
-        names = names or tuple(f"{kind} {number}" for number in range(len(self.low_)))
         return RangesExplanation(
             layer=self.layer,
             features=data.arrays[self.layer],
             compare=self._compared,
             whole_range=np.exp(self.lengths_),
-            columns_shown=ShownColumns(names, None, self.low_, self.high_),
+            low=self.low_,
+            high=self.high_,
+            names=(self.label_names_ or data.label_names) if of_labels else data.columns,
             **self._explained(decided),
         )
 
     def _moved(self, rows: FloatArray) -> Matrix:
         """Return the distance of each value to the mean, in ranges; 0 for masked logits."""
-        moved = (rows - self.mean_) / self.scale_
+        moved: Matrix = (rows - self.mean_) / self.scale_
         if np.isneginf(moved.min()):
             moved[np.isneginf(rows)] = 0.0
         return moved
 
     def _check_learned(self) -> None:
-        if not (
-            (self.scale_ > 0).all()
-            and len(self.lengths_) == 2
-            and self.lengths_[0] < self.lengths_[1]
-        ):
+        low, high = self.lengths_
+        if not ((self.scale_ > 0).all() and low < high):
             raise ValueError("its ranges are not positive")
 
 
@@ -422,8 +406,8 @@ def _widened(low: Any, high: Any) -> tuple[Any, Any]:
 
 
 def _log_lengths(moved: Matrix) -> Matrix:
-    lengths = np.sqrt(np.einsum("ij,ij->i", moved, moved) / moved.shape[1])
-    return np.log(lengths + SMALLEST_LENGTH)
+    squares: Matrix = np.einsum("ij,ij->i", moved, moved) / moved.shape[1]
+    return np.log(np.sqrt(squares) + SMALLEST_LENGTH)
 
 
 @dataclass(eq=False, repr=False)

@@ -459,7 +459,10 @@ def counted_rows(
     bad = np.isneginf(scores)  # rows of NaN are not copies
     hashes[bad] = np.flatnonzero(bad)
     counted = np.ones(len(scores), np.bool_)
-    for rows in _grouped(data, groups):
+    names = data.label_counts() if isinstance(groups, str) else groups
+    names = np.zeros(len(scores)) if names is None else checked_groups(names, len(scores))
+    for name in np.unique(names):
+        rows = np.flatnonzero(names == name)
         n, n_distinct = len(rows), 1 + int((np.diff(np.sort(hashes[rows])) > 0).sum())
         if n_distinct < (1 - _SHARE_OF_COPIES) * n:
             m = min(n, max(n_distinct, fewest))
@@ -477,16 +480,6 @@ def counted_rows(
         ImplausibleValuesWarning,
     )
     return counted
-
-
-def _grouped(data: DetectorInput, groups: Any) -> list[Array]:
-    """Return the rows of each group, or of each number of predicted labels."""
-    names = data.label_counts() if isinstance(groups, str) else groups
-    if names is None:
-        return [np.arange(len(data.arrays))]
-    if names is groups:
-        names = checked_groups(groups, len(data.arrays))
-    return [np.flatnonzero(names == name) for name in np.unique(names)]
 
 
 # --- the model --------------------------------------------------------------------------------
@@ -609,5 +602,7 @@ def _row_hashes(matrix: Array) -> NDArray[np.uint64]:
     rows = np.empty(len(matrix), np.uint64)
     for start in range(0, len(matrix), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        rows[part] = np.ascontiguousarray(matrix[part], dtype=np.float32).view(np.uint32) @ factors
+        with np.errstate(over="ignore"):  # values that float32 does not have
+            values = np.ascontiguousarray(matrix[part], dtype=np.float32)
+        rows[part] = values.view(np.uint32) @ factors
     return rows

@@ -151,15 +151,17 @@ def _linear_probe(detector: Any, arrays: Arrays) -> Tensor:
 
 def _out_of_range(detector: Any, arrays: Arrays) -> Tensor:
     def moved_of(rows: Tensor) -> Tensor:
-        return (rows - detector.mean_) / detector.scale_
+        moved: Tensor = (rows - detector.mean_) / detector.scale_
+        return moved
 
-    rows = arrays[detector.layer].double()
+    rows: Tensor = arrays[detector.layer].double()
     moved = torch.where(torch.isneginf(rows), 0.0, moved_of(rows))
     lengths = ((moved * moved).mean(1).sqrt() + SMALLEST_LENGTH).log()
     low, high = detector.lengths_
     beyond = (lengths - lengths.clamp(low, high)) / (high - low)
     outside = moved - moved.clamp(moved_of(detector.low_), moved_of(detector.high_))
-    return 0.0 - ((outside * outside).mean(1) + beyond * beyond).sqrt()
+    squares: Tensor = (outside * outside).mean(1) + beyond * beyond
+    return 0.0 - squares.sqrt()
 
 
 def _vim(detector: Any, arrays: Arrays) -> Tensor:

@@ -192,33 +192,28 @@ def changeable(inputs: Any, n_samples: int, *, is_table: bool, is_bytes: bool) -
     `is_table` allows whole numbers and lists, which elsewhere are tokens and batches. `is_bytes`
     says that images of uint8 are preprocessed.
     """
-    if (texts := as_texts(inputs)) is not None:
-        rows = spread_rows(len(texts), n_samples)
-        return Changeable(TEXTS, rows, [texts[row] for row in rows], list)
-    if hasattr(inputs, "select_dtypes"):  # a frame of pandas; its words stay
-        rows = spread_rows(len(inputs), n_samples)
-        return _changeable_frame(inputs.iloc[rows], rows)
-    if not (is_torch(inputs) or isinstance(inputs, np.ndarray | list if is_table else np.ndarray)):
+    texts, is_pandas = as_texts(inputs), hasattr(inputs, "select_dtypes")
+    arrays = (np.ndarray, list) if is_table else np.ndarray
+    if texts is None and not (is_pandas or is_torch(inputs) or isinstance(inputs, arrays)):
         return None
-    array = np.asarray(inputs) if isinstance(inputs, list) else inputs
-    rows = spread_rows(len(array), n_samples)
-    values = to_numpy(array[rows])
+    rows = spread_rows(len(inputs if texts is None else texts), n_samples)
+    if texts is not None:
+        return Changeable(TEXTS, rows, [texts[row] for row in rows], list)
+    if is_pandas:  # its words stay
+        frame = inputs.iloc[rows]
+        numbers = frame.select_dtypes("number", exclude="timedelta")
+        values = numbers.to_numpy(np.float64, na_value=np.nan)
+
+        def rebuilt(values: Any) -> Any:
+            changed = frame.copy()
+            changed[list(numbers.columns)] = values
+            return changed
+
+        return Changeable(NUMBERS, rows, values, rebuilt) if values.size else None
+    values = to_numpy((np.asarray(inputs) if isinstance(inputs, list) else inputs)[rows])
     if is_table and values.ndim == 2 and values.dtype.kind in "iu":
         values = values.astype(np.float64)
     if values.ndim < 2 or not (is_bytes or values.dtype.kind == "f"):
         return None
     # Signals, such as sound, have three dimensions.
     return Changeable(IMAGES if values.ndim > 3 else NUMBERS, rows, values, lambda changed: changed)
-
-
-def _changeable_frame(frame: Any, rows: NDArray[np.intp]) -> Changeable | None:
-    numbers = frame.select_dtypes("number", exclude="timedelta")
-    if not len(numbers.columns):
-        return None
-
-    def rebuilt(values: Any) -> Any:
-        changed = frame.copy()
-        changed[list(numbers.columns)] = values
-        return changed
-
-    return Changeable(NUMBERS, rows, numbers.to_numpy(np.float64, na_value=np.nan), rebuilt)

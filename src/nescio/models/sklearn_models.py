@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self
 
@@ -13,10 +13,10 @@ import sklearn
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.detectors.combined import MOST_FEATURES
 from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
-from nescio.explain import ExplainedVerdicts, ShownColumns
+from nescio.explain import ExplainedVerdicts
 from nescio.models.base import AUTO_LAYER, INPUT, PREPARED, Runner, layer_names
 from nescio.models.inputs import as_texts, n_rows
-from nescio.models.table_features import TableFeatures, table_features
+from nescio.models.table_features import TableFeatures, after, table_features
 from nescio.outputs.outputs import PENULTIMATE
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
@@ -108,21 +108,18 @@ class SklearnRunner(Runner):
 
     def explained(self, explanation: ExplainedVerdicts, inputs: Any) -> ExplainedVerdicts:
         """Return an explanation with the names and, of a table, the units of its columns."""
-        inputs = to_numpy(inputs) if is_torch(inputs) else inputs
         steps, last = split_steps(self.prepare)
-        if self.features == PREPARED and isinstance(last, TableFeatures) and self.takes(inputs):
-            for step in steps:
-                inputs = step.transform(inputs)
+        if self.features == PREPARED and isinstance(last, TableFeatures):
+            if not self.takes(inputs):  # batches: the values that are shown are not at hand
+                return explanation
+            inputs = after(steps, to_numpy(inputs) if is_torch(inputs) else inputs)
             return explanation.with_columns(partial(last.shown, inputs))
         made_by = self.prepare if self.features == PREPARED else (None, *self._steps)[-1]
-        try:
-            if self.features == INPUT:
-                names = self.model.feature_names_in_
-            else:
-                names = made_by.get_feature_names_out()
-        except (AttributeError, ValueError):  # not every model and transformer names its columns
-            return explanation
-        return explanation.with_columns(partial(ShownColumns, list(names), None))
+        with suppress(AttributeError, ValueError):  # not every model names its columns
+            is_input = self.features == INPUT
+            names = self.model.feature_names_in_ if is_input else made_by.get_feature_names_out()
+            return explanation.with_columns(lambda *_: {"names": list(names)})
+        return explanation
 
     def _has_decisions(self, model: Any) -> bool:
         if hasattr(model, _DECISIONS):
@@ -146,7 +143,7 @@ class SklearnRunner(Runner):
             if PREPARED in self.layers:
                 layers[PREPARED] = self.prepare.transform(inputs)
             if PENULTIMATE in self.layers:  # the steps before the last run only once
-                model, inputs = self._final, self._transformed(inputs)
+                model, inputs = self._final, after(self._steps, inputs)
                 layers[PENULTIMATE] = inputs
             compute = self._decisions if self.output == _DECISIONS else self._probs
             logits = compute(model, inputs)
@@ -166,14 +163,9 @@ class SklearnRunner(Runner):
     def _decisions(self, model: Any, inputs: Any) -> Array:
         if hasattr(model, _DECISIONS):
             return _without_constants(np.asarray(model.decision_function(inputs)), self._final)
-        reached = inputs if model is self._final else self._transformed(inputs)
+        reached = inputs if model is self._final else after(self._steps, inputs)
         parts = self._final.estimators_  # of a MultiOutputClassifier
         return np.column_stack([part.decision_function(reached) for part in parts])
-
-    def _transformed(self, inputs: Any) -> Any:
-        for step in self._steps:
-            inputs = step.transform(inputs)
-        return inputs
 
     def _probs(self, model: Any, inputs: Any) -> Array:
         probs = model.predict_proba(inputs)

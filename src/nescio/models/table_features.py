@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +15,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from nescio.errors import IgnoredColumnsWarning, InputError, listed, warn
-from nescio.explain import ShownColumns
 
 _RARE = 0.01  # words of fewer rows count as one, so that ids and free text add nothing
 _MOST_COUNTED = 50  # with more rows, whole numbers that are all different are taken for ids
@@ -30,9 +28,7 @@ def table_features(train: Any, steps: Sequence[Any]) -> Any:
 
     That is what `steps`, the other steps of its pipeline, make of them. None if it is no table.
     """
-    reached = train
-    for step in steps:
-        reached = step.transform(reached)
+    reached = after(steps, train)
     if sparse.issparse(reached):
         return None  # such as the words of a vocabulary
     if not hasattr(reached, "select_dtypes"):  # no data frame
@@ -44,8 +40,17 @@ def table_features(train: Any, steps: Sequence[Any]) -> Any:
         return features
     whole = make_pipeline(*steps, features)
     with suppress(AttributeError, ValueError):  # not every step names its columns
-        features.take_units(train, reached, whole[:-1].get_feature_names_out())
+        columns = [c for _, c in train.items()] if hasattr(train, "items") else np.asarray(train).T
+        sources = dict(zip(_check_feature_names_in(whole), columns, strict=True))
+        features.take_units(sources, reached, whole[:-1].get_feature_names_out())
     return whole
+
+
+def after(steps: Sequence[Any], inputs: Any) -> Any:
+    """Return what the steps of a pipeline make of its inputs."""
+    for step in steps:
+        inputs = step.transform(inputs)
+    return inputs
 
 
 class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -84,7 +89,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.scale_ = np.where(spread > 0, spread, 1.0)
         self.usual_words_ = [_usual_words(column) for column in words.T]
         self.names_ = list(_check_feature_names_in(self)[self.kept_])
-        self.units_ = np.stack([np.zeros(len(self.names_)), np.ones(len(self.names_))])
+        self.units_ = np.repeat([[0.0], [1.0]], len(self.names_), axis=1)  # offsets and factors
         return self
 
     def transform(self, X: Any) -> Floats:
@@ -106,9 +111,8 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self.numbers_: list[Any] | None = None
             self.words_: list[Any] = []
         if not is_frame or (not reset and self.numbers_ is None):
-            numbers = validate_data(
-                self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
-            )
+            # Infinity is an error in `fit`; later, the detector's `nonfinite` decides.
+            numbers = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
             if reset:
                 self.kept_ = _without_ids(dict(enumerate(np.asarray(X).T)))
             return numbers[:, self.kept_], np.empty((len(numbers), 0), dtype=object)
@@ -122,33 +126,18 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         words = X[self.words_].astype(object)
         return values, np.where(words.isna(), "", _as_texts(words.to_numpy(dtype=object)))
 
-    # --- for a reader ---
-
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """Return the names of the features, such as "age", "age is missing", "site = north"."""
-        check_is_fitted(self)
-        names = list(map(str, _check_feature_names_in(self, input_features)[self.kept_]))
-        missing = [f"{name} is missing" for name in names]
-        words = [
-            f"{name} {what}"
-            for name, usual in zip(self.words_, self.usual_words_, strict=True)
-            for what in (*(f"= {word}" for word in usual), "is rare or new")
-        ]
-        return np.array([*names, *missing, *words, "constant"], dtype=object)
-
-    def shown(self, X: Any, low: Floats, high: Floats) -> ShownColumns:
+    def shown(self, X: Any, low: Floats, high: Floats) -> dict[str, Any]:
         """Return the features of X and the ends of their usual ranges as a reader knows them.
 
         Numbers are in the unit of the table. Words, 0 and 1, and numbers that are missing are shown
         only if they are outside of the range; words have no ends.
         """
         numbers, words = self._columns(X, reset=False)
-        features, n_numbers = self.transform(X), numbers.shape[1]
+        features, n_numbers = np.asarray(self.transform(X)), numbers.shape[1]
         sizes = [len(usual) + 1 for usual in self.usual_words_]
         texts = np.repeat(np.where(words == "", "missing", words), sizes, axis=1)
-        missing = np.full(numbers.shape, "missing", dtype=object)
+        (offset, factor), missing = self.units_, np.full(numbers.shape, "missing")
         constant = np.full((len(numbers), 1), None)
-        offset, factor = self.units_
         values = np.hstack([offset + factor * numbers, missing, texts, constant], dtype=object)
         hidden = (features != 1) | (high > 0.5)  # a word is unusual if its column is usually 0
         is_flag = np.isin(features, (0, 1)) & (np.abs(low) < 0.01) & (np.abs(high - 1) < 0.01)
@@ -158,46 +147,33 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         usual_numbers = self.mean_ + self.scale_ * np.stack([low, high])[:, :n_numbers]
         ends[:, :n_numbers] = np.sort(offset + factor * usual_numbers, axis=0)
         names = [*self.names_, *self.names_, *np.repeat(self.words_, sizes), "constant"]
-        return ShownColumns(list(map(str, names)), values, *ends)
+        return {"names": list(map(str, names)), "values": values, "low": ends[0], "high": ends[1]}
 
-    def take_units(self, train: Any, reached: Any, names: Sequence[str]) -> None:
-        """Show numbers as in `train`, of which a pipeline has made `reached`, with these names.
+    def take_units(self, sources: dict[str, Any], reached: Any, names: Sequence[str]) -> None:
+        """Show numbers in the units of `sources`, of which a pipeline made `reached`.
 
         It is possible for a column that is a linear function of one with the same name, such as
-        after StandardScaler.
+        after StandardScaler. Others keep the names that the pipeline gives them.
         """
-        self.names_ = [str(names[number]).rpartition("__")[2] for number in self.kept_]
-        original = TableFeatures()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", IgnoredColumnsWarning)  # the pipeline may drop them
-            numbers, _ = original._columns(train, reset=True)
-        input_names = _check_feature_names_in(original)[original.kept_]
-        sources = dict(zip(input_names, numbers.T, strict=True))
+        self.names_ = [str(names[number]) for number in self.kept_]
         for number, column in enumerate(self._columns(reached, reset=False)[0].T):
-            line = _line(column, sources.get(self.names_[number]))
-            if line is not None:
-                self.units_[:, number] = line
+            with suppress(KeyError, TypeError, ValueError):  # there is none, or it has no numbers
+                name = self.names_[number]
+                name = name if name in sources else name.rpartition("__")[2]
+                source = np.asarray(sources[name], dtype=np.float64)
+                known = np.isfinite(column) & np.isfinite(source)
+                column, source = column[known], source[known]
+                first, last = source[[column.argmin(), column.argmax()]]
+                factor = (last - first) / (np.ptp(column) or np.nan)
+                offset = first - factor * column.min()
+                tolerance = _UNIT_TOLERANCE * np.abs(source).max()
+                if np.allclose(offset + factor * column, source, rtol=0, atol=tolerance):
+                    self.names_[number], self.units_[:, number] = name, (offset, factor)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
-
-
-def _line(column: Floats, source: Any) -> tuple[float, float] | None:
-    """Return offset and factor if source = offset + factor * column, as far as both are known."""
-    if source is None:
-        return None
-    known = np.isfinite(column) & np.isfinite(source)
-    column, source = column[known], source[known]
-    if not len(column) or np.ptp(column) == 0:
-        return None
-    first, last = column.argmin(), column.argmax()
-    factor = (source[last] - source[first]) / (column[last] - column[first])
-    offset = source[first] - factor * column[first]
-    tolerance = _UNIT_TOLERANCE * np.abs(source).max()
-    is_line = np.allclose(offset + factor * column, source, rtol=0, atol=tolerance)
-    return (offset, factor) if is_line else None
 
 
 def _usual_words(column: NDArray[np.object_]) -> list[str]:

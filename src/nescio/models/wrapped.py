@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ from nescio._charts.results import View, result_card
 from nescio._charts.svg import cut
 from nescio._io.frames import index_ids
 from nescio._validation import Array, BoolArray, check_logits, checked_whole, index_of, to_numpy
-from nescio.calibration import checked_groups
 from nescio.detectors import Detector, NotCalibratedError, load
-from nescio.detectors.base import require_calibration
+from nescio.detectors.base import groups_at, require_calibration
 from nescio.detectors.combined import (
     AUTO_DETECTOR,
     MIN_HELD_OUT,
@@ -48,7 +48,7 @@ from nescio.models.base import (
     make_runner,
 )
 from nescio.models.images import Preprocessing
-from nescio.models.inputs import changeable, n_rows
+from nescio.models.inputs import changeable
 from nescio.models.prediction import Prediction
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import PENULTIMATE, TEXT
@@ -324,7 +324,7 @@ class Wrapped:
     ) -> ExplainedVerdicts:
         """Return the reasons of the verdicts, as the detector's `explain` does.
 
-        With the columns of a table that are outside of their usual range, in their own units.
+        The features of a table, if it is not given in batches, have its names and units.
         """
         detector = self._calibrated()
         outputs = self.outputs(inputs, batch_size=batch_size)
@@ -336,8 +336,7 @@ class Wrapped:
     def fit(self, train: Any, labels: Any = None, *, batch_size: int = 256) -> Wrapped:
         """Return the model with a detector that has learned from training inputs.
 
-        `calibrate` has to follow. If you chose no detector, it is a combination of logits and
-        features if the labels are given and the model has an inner layer, otherwise joint energy;
+        `calibrate` has to follow. If you chose no detector, it is the default for this data;
         `reason` says which and why.
 
         Parameters
@@ -366,11 +365,12 @@ class Wrapped:
     def _outputs_with_features(
         self, runner: Runner, inputs: Any, labels: Any, batch_size: int
     ) -> tuple[Wrapped, Outputs]:
-        """Return the outputs with the features that the default reads, if the model has them.
-
-        Also the model that gives them.
-        """
-        ready, once = _with_features(runner), isinstance(inputs, Iterator)
+        """Return the model with the features that the default reads, if it can, and its outputs."""
+        ready = Wrapped(runner)
+        if getattr(runner, "n_features", 0) <= MOST_FEATURES:  # more may be a sparse vocabulary
+            with suppress(MissingInputError, ParameterError):  # there is no such layer
+                ready = Wrapped(with_layers(runner, Combined()))
+        once = isinstance(inputs, Iterator)
         try:
             outputs = ready.outputs(inputs, labels=labels, batch_size=batch_size)
             if once or outputs.features is None or np.isfinite(outputs.features).all():
@@ -426,13 +426,10 @@ class Wrapped:
         calibrated = Wrapped(model.runner, detector, reason)
         if self_check:
             # A few: the model runs on them seven times.
-            few = {"groups": groups, "n_samples": min(max(len(outputs) // 20, 10), 50)}
-            try:
-                calibrated.checked = calibrated.self_check(
-                    held_out, outputs=outputs, batch_size=batch_size, **few
-                )
-            except Exception:  # a model that does not take a few inputs, but only whole batches
-                calibrated.checked = detector.self_check(outputs, from_probs=False, **few)
+            n_few = min(max(len(outputs) // 20, 10), 50)
+            calibrated.checked = calibrated.self_check(
+                held_out, outputs=outputs, groups=groups, n_samples=n_few, batch_size=batch_size
+            )
             logits_alone = set(detector.scores_from) == {"logits"}
             warn_of_blind_spots(calibrated.checked, logits_alone=logits_alone)
         return calibrated
@@ -452,8 +449,9 @@ class Wrapped:
         of a pandas frame: scaled, shifted, zeros, shuffled, noise. Images, of four dimensions:
         black, white, inverted, of the wrong scale, shuffled, noise. Texts: empty, random letters,
         one word, shuffled. The model runs on each. A fault with which it raises an error counts as
-        seen. Other inputs, such as tokens or batches, cannot be changed: the faults are then made
-        in the outputs, as the detector's own `self_check` does.
+        seen. Other inputs, such as tokens or batches, cannot be changed, and some models do not run
+        on a few inputs: the faults are then made in the outputs, as the detector's own `self_check`
+        does.
 
         Parameters
         ----------
@@ -469,26 +467,25 @@ class Wrapped:
             How many samples to run at once.
         """
         detector, fixed = self._calibrated(), self.runner.fixed_batch or 1
+        checked_whole("n_samples", n_samples, minimum=1)
         part = changeable(
             inputs,
             -(-n_samples // fixed) * fixed,  # whole batches
-            is_table=self.runner.kind == "sklearn",
+            is_table=self.runner.kind == "sklearn" and self.runner.takes(inputs),
             is_bytes=self.runner.is_image_bytes(inputs),
         )
-        if part is None:
-            if outputs is None:
-                outputs = self.outputs(inputs, batch_size=batch_size)
-            return detector.self_check(
-                outputs, groups=groups, n_samples=n_samples, from_probs=False
-            )
-        if groups is not None and not isinstance(groups, str):
-            groups = checked_groups(groups, n_rows(inputs))[part.rows]
+        if part is not None:
 
-        def flagged(change: Change) -> BoolArray:
-            faulty = part.rebuilt(change(part.values))
-            return ~self.assess(faulty, groups=groups, batch_size=batch_size).in_distribution
+            def flagged(change: Change) -> BoolArray:
+                faulty = part.rebuilt(change(part.values))
+                own = groups_at(part.rows, groups, len(inputs))
+                return ~self.assess(faulty, groups=own, batch_size=batch_size).in_distribution
 
-        return check_faults(detector.name, part.kind, len(part.rows), flagged, "input")
+            with suppress(Exception):  # of a model that takes whole batches only
+                return check_faults(detector.name, part.kind, len(part.rows), flagged, "input")
+        if outputs is None:
+            outputs = self.outputs(inputs, batch_size=batch_size)
+        return detector.self_check(outputs, groups=groups, n_samples=n_samples, from_probs=False)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the detector as one file; the model is not saved."""
@@ -563,16 +560,6 @@ def _detector(detector: Any) -> Detector:
 
 
 # --- the layers that a detector reads ------------------------------------------------------------
-
-
-def _with_features(runner: Runner) -> Wrapped:
-    """Return the model with the layers that the default detector reads, if it has them."""
-    if getattr(runner, "n_features", 0) > MOST_FEATURES:  # such as the words of a vocabulary:
-        return Wrapped(runner)  # not sparse, they would fill the memory
-    try:
-        return Wrapped(with_layers(runner, Combined()))
-    except (MissingInputError, ParameterError):  # the default is then joint energy
-        return Wrapped(runner)
 
 
 def _read_by(detector: Detector) -> set[str]:
