@@ -21,7 +21,7 @@ from nescio.detectors.combined import MOST_LABELS
 from nescio.errors import NescioWarning
 from nescio.outputs import Outputs
 
-SIZES = (40, 60, 80, 100, 120, 160, 200, 400)
+SIZES = (60, 80, 100, 120, 160, 200, 400)
 DRAWS = 20
 
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from statistics import mean
 
-from claims import FAR, RESULTS, Results, read_results
+from claims import FAR, RESULTS, UNGUARDED, Results, read_results
 from nescio.detectors import DETECTORS, build_detector, parse_detector
 
 Sets = tuple[tuple[str, str], ...]  # what the model was trained on, and what it was shown
@@ -94,8 +94,11 @@ def means_of(results: Results, sets: Sets, reads: frozenset[str]) -> dict[str, f
 
 
 def inputs_of(name: str) -> set[str]:
-    """Return what a detector learns from and scores from; "removed" if nescio has it no more."""
-    if parse_detector(name)[0] not in DETECTORS:
+    """Return what a detector learns from and scores from; "removed" if nescio has it no more.
+
+    The default without its guard is measured to show what the guard costs; nobody should use it.
+    """
+    if parse_detector(name)[0] not in DETECTORS or name == UNGUARDED:
         return {"removed"}
     detector = build_detector(name.replace("k=mean_labels", "k=1"))
     return {*detector.learns_from, *detector.scores_from}

@@ -39,7 +39,7 @@ MOST_LABELS = 20
 MOST_FEATURES = 4_096
 """With more, such as the words of a vocabulary, learning takes minutes and much memory."""
 
-MIN_HELD_OUT = 120
+MIN_HELD_OUT = 160
 """With fewer, joint energy with the guard loses more to the smaller half than the guard adds."""
 
 MIN_WITH_TRAINING = 80
