@@ -35,11 +35,14 @@ FAR = (("coco70", "textures"), ("coco70", "objects"))
 VOC = (("voc20", "textures"), ("voc20", "objects"))
 LEFT_OUT = {"coco70": "left-out", "voc20": "left-out-voc20"}
 UNSEEN = {"coco70": {3, 4}, "voc20": set(), "left out": {2, 3, 4}, "digits": set()}
-IMAGES = (
-    *("label_neighbours", DEFAULT, UNGUARDED, "knn", ON_FEATURES, ON_LOGITS, ENERGY, JOINT),
-    *("linear_probe", "nnguide", "relative_mahalanobis", "mahalanobis", "vim", "max_logit"),
-)
-ELSEWHERE = (JOINT, "max_logit", ON_LOGITS, ON_FEATURES, "knn", "label_neighbours", DEFAULT)
+SHOWN = {  # the detectors of the page, and what it calls them
+    DEFAULT: "**the default**",
+    UNGUARDED: "without the guard",
+    ON_FEATURES: "no training data",
+    ON_LOGITS: "logits only",
+    **{name: f"`{name}`" for name in (JOINT, "max_logit", "knn")},
+    **{name: f"`{name}`" for name in ("label_neighbours", "linear_probe")},
+}
 UNSEEN_ELSEWHERE = {2, 3, 4}
 
 Results = dict[tuple[str, str], dict[str, dict[int, float]]]  # by set, detector and seed
@@ -124,21 +127,21 @@ def images() -> str:
     sets = [(trained, ood) for trained in LEFT_OUT for ood in ("textures", "objects", "left out")]
     heads = " | ".join(f"{trained}: {ood} ↓" for trained, ood in sets)
     lines = [f"| detector | {heads} |", f"|---|{'---:|' * len(sets)}"]
-    for name in IMAGES:
-        values = [[*results[key].get(name, {}).values()] for key in sets]
-        cells = [f"{mean(some):.2f} ± {stdev(some):.2f}" if some else "" for some in values]
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    for name, shown in SHOWN.items():
+        values = [results[key][name].values() for key in sets]
+        cells = [f"{mean(some):.1f} ± {stdev(some):.1f}" for some in values]
+        lines.append(f"| {shown} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def elsewhere() -> str:
     """Return the table of digits, text and real tables: mean over seeds."""
     results = read_results()
-    names = " | ".join(f"`{name}`" for name in ELSEWHERE)
-    lines = [f"| trained on | shown | {names} |", f"|---|---|{'---:|' * len(ELSEWHERE)}"]
+    names = " | ".join(SHOWN.values())
+    lines = [f"| trained on | shown | {names} |", f"|---|---|{'---:|' * len(SHOWN)}"]
     for (trained, ood), by_detector in results.items():
         if trained not in LEFT_OUT:
-            cells = " | ".join(f"{mean(by_detector[name].values()):.1f}" for name in ELSEWHERE)
+            cells = " | ".join(f"{mean(by_detector[name].values()):.1f}" for name in SHOWN)
             lines.append(f"| {trained} | {ood} | {cells} |")
     return "\n".join(lines)
 

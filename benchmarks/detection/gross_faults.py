@@ -154,13 +154,17 @@ def flagged(model, x, labels, held_out, faulty) -> dict[str, dict[str, float]]:
 
 
 def render(results: dict) -> str:
-    """Return one table per model: the mean over seeds and, if it is lower, the smallest."""
+    """Return a table for the networks and one for the tables, then what is below 95 %."""
     texts = []
-    for model, by_seed in results.items():
-        ways = list(by_seed[0])
-        texts += [f"\n| {model} | {' | '.join(ways)} |", f"|---|{'---:|' * len(ways)}"]
-        for fault in by_seed[0]["fit"]:
-            cells = [cell([100 * result[way][fault] for result in by_seed]) for way in ways]
+    models = list(results)
+    for pair in (models[:2], models[2:]):
+        columns = [(model, way) for model in pair for way in results[model][0]]
+        heads = " | ".join(f"{model}: {way}" for model, way in columns)
+        texts += [f"\n| fault | {heads} |", f"|---|{'---:|' * len(columns)}"]
+        for fault in results[pair[0]][0]["fit"]:
+            cells = [
+                cell([100 * seed[way][fault] for seed in results[model]]) for model, way in columns
+            ]
             texts.append(f"| {fault} | {' | '.join(cells)} |")
     texts.append("")
     for way, faults in (("fit", None), ("calibrate", None), ("logits", SCALE)):

@@ -219,8 +219,8 @@ ROWS = (
     Row(
         "a table, only standardised",
         LABELS,
-        "vim",
-        ("knn", "combined"),
+        "combined",
+        ("vim", "knn"),
         FAR_TABLES + NEAR_TABLES,
         "patients, flights",
     ),
