@@ -69,7 +69,7 @@ def test_machines_read_json(here, nescio):
     listed = json.loads(nescio("detectors", "--json")[1])
     assert [row["name"] for row in listed] == list(DETECTORS)
     info = json.loads(nescio("info", "x.nescio", "--json")[1])
-    assert (info["n_columns"], info["n_samples"]) == ({"logits": 6}, 500)
+    assert (info["n_columns"], info["n_samples"]) == ({"logits": 6}, 250)
     assert info["tpr_interval_99"] == fitted["tpr_interval_99"]
 
 

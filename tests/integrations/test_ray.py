@@ -148,7 +148,8 @@ def test_ray_serve_gives_verdicts(cluster, own_folder, onnx_file, tmp_path, rng)
     """The class of the page, in a real replica, asked over HTTP."""
     serve = pytest.importorskip("ray.serve")
     model = onnx_file()
-    wrapped = ns.wrap(str(model), label_names=["cat", "dog", "cow", "hen"])
+    names = ["cat", "dog", "cow", "hen"]
+    wrapped = ns.wrap(str(model), detector="joint_energy", label_names=names)
     wrapped = wrapped.calibrate(rng.normal(size=(300, 6)).astype(np.float32), tpr=0.8)
     wrapped.save(own_folder / "tagger.nescio")
     shutil.copy(model, own_folder / "classifier.onnx")

@@ -16,6 +16,9 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, v
 
 from nescio.errors import IgnoredColumnsWarning, InputError, listed, warn
 
+# A column that is nearly constant, such as a pixel at the edge, would otherwise outweigh all others
+# in the few rows where it is not.
+_MOST_DEVIATIONS = 8
 _RARE = 0.01  # words of fewer rows count as one, so that ids and free text add nothing
 _MOST_COUNTED = 50  # with more rows, whole numbers that are all different are taken for ids
 _UNIT_TOLERANCE = 1e-6  # of the largest value; scalers may compute in float32
@@ -56,7 +59,8 @@ def after(steps: Sequence[Any], inputs: Any) -> Any:
 class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """The columns of a table as features for detectors: standardised, and with a constant column.
 
-    - Numbers have mean 0 and standard deviation 1. A column of 0 and 1 stays as it is.
+    - Numbers have mean 0 and standard deviation 1, or less if a value is more than 8 standard
+      deviations from the mean. A column of 0 and 1 stays as it is.
     - Words become one column each. All words of fewer than 1 % of the rows, and those that are new,
       have one column together: ids and free text add nothing.
     - Whole numbers (of an integer type) that are all different in more than 50 rows are taken for
@@ -85,7 +89,9 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         plain = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
         filled = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
         self.mean_ = np.where(plain, 0.0, np.nanmean(filled, axis=0))
-        spread = np.where(plain, 1.0, np.nanstd(filled, axis=0))
+        largest = np.nanmax(np.abs(filled - self.mean_), axis=0)
+        spread = np.maximum(np.nanstd(filled, axis=0), largest / _MOST_DEVIATIONS)
+        spread = np.where(plain, 1.0, spread)
         self.scale_ = np.where(spread > 0, spread, 1.0)
         self.usual_words_ = [_usual_words(column) for column in words.T]
         self.names_ = list(_check_feature_names_in(self)[self.kept_])
