@@ -392,7 +392,7 @@ def test_values_out_of_their_range_are_named_the_furthest_first(guard):
     assert (first.value, first.low, first.high) == (900, guard.low_[2], guard.high_[2])
     excess = np.array([c.excess for c in reason.ranges if c.column.startswith("feature")])
     beyond = next(c.excess for c in reason.ranges if c.column == "distance to the mean")
-    np.testing.assert_allclose(reason.score, -np.sqrt((excess**2).sum() / 6 + beyond**2))
+    np.testing.assert_allclose(reason.score, -100 * np.sqrt((excess**2).sum() / 6 + beyond**2))
     assert reason.to_dict()["column"][0] == "feature 2"
     assert repr(reason).splitlines()[2].split() == ["column", "value", "usual", "excess"]
     many = guard.explain(np.full((2, 6), 99.0))

@@ -15,7 +15,7 @@ from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.errors import BlindSpotWarning, MissingInputError, NonFiniteError, ParameterError
 from nescio.models.inputs import changeable
-from nescio.self_check import FAULTS, IMAGES, NUMBERS, TEXTS
+from nescio.self_check import FAULTS, IMAGES, NUMBERS, TEXTS, warn_of_blind_spots
 
 TRAIN, HELD_OUT = make_outputs(600, seed=0), make_outputs(600, seed=1)
 
@@ -54,7 +54,13 @@ def test_the_faults_are_what_they_say(rng):
     np.testing.assert_allclose(faulty(NUMBERS, "shifted", numbers), numbers + 5 * numbers.std(0))
     shuffled = faulty(NUMBERS, "shuffled", numbers)
     np.testing.assert_array_equal(np.sort(shuffled, 0), np.sort(numbers, 0))
-    np.testing.assert_allclose(faulty(NUMBERS, "noise", numbers).std(0), [5, 25], rtol=0.1)
+    mirrored = faulty(NUMBERS, "mirrored", numbers)
+    np.testing.assert_array_equal(mirrored.argmin(0), numbers.argmax(0))
+    noise = faulty(NUMBERS, "noise", numbers)
+    for ordinary in (mirrored, noise):
+        assert (ordinary.min(0) >= numbers.min(0) - 1e-9).all()
+        assert (ordinary.max(0) <= numbers.max(0) + 1e-9).all()
+    np.testing.assert_allclose(noise.std(0), np.ptp(numbers, 0) / 12**0.5, rtol=0.1)
     images = rng.integers(10, 200, (6, 3, 4, 4), dtype=np.uint8)
     inverted = faulty(IMAGES, "inverted", images)
     assert inverted.dtype == np.uint8
@@ -64,6 +70,9 @@ def test_the_faults_are_what_they_say(rng):
     assert faulty(IMAGES, "wrong scale", images).dtype == np.float32  # taken as normalised
     np.testing.assert_allclose(faulty(IMAGES, "wrong scale", images / 255), images)
     np.testing.assert_allclose(faulty(IMAGES, "wrong scale", images / 1.0), images / 255)
+    np.testing.assert_allclose(faulty(IMAGES, "0 to 1", images), images / 255, rtol=1e-6)
+    for made in (faulty(IMAGES, "0 to 1", images / 7 - 9), faulty(IMAGES, "0 to 1", images * 0.0)):
+        assert (made.min(), made.max()) in ((0, 1), (0, 0))
     texts = ["one two", "", "x  y\nz"]
     assert faulty(TEXTS, "empty", texts) == ["", "", ""]
     assert faulty(TEXTS, "repeated", texts) == ["one one", "", "x x x"]
@@ -98,10 +107,10 @@ def test_a_detector_of_directions_is_blind_to_scale():
     sees = ns.Mahalanobis().fit(TRAIN).calibrate(HELD_OUT).self_check(HELD_OUT)
     assert blind.flagged["x 10"] < 0.2
     assert {"x 10", "/ 10"} <= blind.lets_through.keys()
-    assert sees.flagged["x 10"] == sees.flagged["noise"] == 1
+    assert sees.flagged["x 10"] == sees.flagged["shifted"] == 1
     assert "x 10" not in sees.lets_through
     assert f"{blind.flagged['x 10']:.0%} of x 10" in blind.summary()
-    assert f"lets {len(blind.lets_through)} of 6 faults through" in blind.summary()
+    assert f"lets {len(blind.lets_through)} of 7 faults through" in blind.summary()
 
 
 def test_what_is_flagged_is_what_assess_flags():
@@ -154,7 +163,7 @@ def test_calibrate_warns_once_of_what_the_detector_lets_through(table):
     message = str(warning.message)
     assert len(message) < 400
     assert "0% of x 10" in message
-    assert "logits alone" in message
+    assert "(fit) sees more" in message
     assert warning.filename == __file__
     assert (wrapped.checked.what, wrapped.checked.n_samples) == ("input", 30)
     assert wrapped.checked.summary() in message
@@ -168,20 +177,23 @@ def test_calibrate_warns_once_of_what_the_detector_lets_through(table):
     assert "NOT SEEN" not in unchecked._repr_html_()
 
 
-def test_shuffled_columns_alone_are_no_reason_to_warn(table):
-    model, x = table  # the columns are independent: shuffled, they are ordinary
+def test_shuffled_columns_alone_are_no_reason_to_warn():
+    flagged = {"x 10": 1.0, "shuffled": 0.1}
+    check = ns.SelfCheck("knn", "input", 30, dict.fromkeys(flagged, ""), flagged, 0.05)
+    assert list(check.lets_through) == ["shuffled"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", BlindSpotWarning)
-        wrapped = ns.wrap(model, detector="mahalanobis").fit(x[:400], x[:400] > 5)
-        wrapped = wrapped.calibrate(x[400:])
-    assert list(wrapped.checked.lets_through) == ["shuffled"]
+        warn_of_blind_spots(check, has_learned=True)
+    flagged["x 10"] = 0.4
+    with pytest.warns(BlindSpotWarning, match="an earlier layer"):
+        warn_of_blind_spots(check, has_learned=True)
 
 
 def test_a_classifier_with_verdicts_is_checked_too(table):
     model, x = table
     with pytest.warns(BlindSpotWarning, match="0% of x 10"):
         guarded = ns.WithVerdict(model, detector="joint_energy").fit(x, x > 5)
-    assert "x 10" in guarded.wrapped_.checked.lets_through
+    assert "x 10" in guarded.checked.lets_through
 
 
 def test_a_fault_with_which_the_model_raises_is_noticed(table):
@@ -220,7 +232,7 @@ def test_the_numbers_of_a_data_frame_change_and_its_words_stay(table):
     wrapped = ns.wrap(model, detector="joint_energy").calibrate(frame[400:])
     assert wrapped.checked.n_samples == 30
     assert "error" not in str(wrapped.checked)
-    assert (seen[-3] == 0).all()  # zeros, shuffled, noise
+    assert (seen[-4] == 0).all()  # zeros, shuffled, mirrored, noise
     assert frame["e"].tolist() == list(range(1000))
 
 

@@ -144,7 +144,13 @@ class ColumnRange(NamedTuple):
         """Write the value, the usual range and the excess."""
         value, usual = self.value, "rare or new"
         if not isinstance(value, str):
-            value, usual = f"{value:.5g}", f"{self.low:.5g} to {self.high:.5g}"
+            # The rest is the room for rounding that a range has.
+            unit = max(self.high - self.low, abs(self.high) * 1e-6) or 1.0
+            value, low, high = (
+                f"{round(number / unit, 5) * unit + 0.0:.5g}"
+                for number in (value, self.low, self.high)
+            )
+            usual = f"{low} to {high}"
         return value, usual, f"{self.excess:.3g}"
 
     def text(self) -> str:

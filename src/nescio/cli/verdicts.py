@@ -313,7 +313,7 @@ def explain(
     nonfinite: Nonfinite = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the share of each label in the score of one input, next to in-distribution medians.
+    """Show why one input was flagged: parts, labels and columns, next to their usual values.
 
     For a combination of detectors, show what each part says. The most telling labels are shown;
     JSON has all of them.

@@ -364,6 +364,8 @@ def default_detector(
         chosen = Combined([energy, OutOfRange(layer, held_out=True)], **options)
         reads += f", and the ranges of the {layer}"
     reason = f"Chosen: {reads}. A combination with training data separates better, but {obstacle}."
+    if chosen is energy and held_out is not None and not has_learned and train is None:
+        reason += f" From {MIN_HELD_OUT} held-out samples on, it also sees values out of range."
     if has_learned or train is not None:  # whoever passes training data expects that it is used
         warn(reason, DefaultDetectorWarning)
     return Default(chosen, reason)

@@ -271,7 +271,7 @@ def _left_out_errors(
 class OutOfRange(FeatureDetector):
     """How far the values lie outside of their usual ranges, and how unusual their length is.
 
-    For each column it is the distance to the range of the known values, in units of that range,
+    For each column it is the distance to the range of the known values, in per cent of that range,
     as a root mean square over the columns. To it comes, as one more column with the weight of all
     others together, the logarithm of the row's length: of its distance to the mean, in units of
     the ranges. So inputs on another scale are found, and rows that are too close to the mean.
@@ -362,7 +362,7 @@ class OutOfRange(FeatureDetector):
             with np.errstate(over="ignore"):  # values that are far too large score -inf
                 _, excess, _, beyond = self._compared(arrays[self.layer][block])
                 squares = np.einsum("ij,ij->i", excess, excess) / excess.shape[1]
-                scores[block] = 0.0 - np.sqrt(squares + beyond * beyond)
+                scores[block] = 0.0 - 100 * np.sqrt(squares + beyond * beyond)
         return scores
 
     def _compared(self, rows: FloatArray) -> tuple[Matrix, Matrix, Matrix, Matrix]:

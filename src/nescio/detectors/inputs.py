@@ -471,12 +471,17 @@ def counted_rows(
             counted[rows[np.argsort(scores[rows], kind="stable")][ranks - 1]] = True
     if counted.all():
         return None
+    otherwise = (
+        "If rows are equal by nature (few trees, few categories), the guarantee holds, and the "
+        "interval is wider than necessary."
+    )
+    if detector.learns_from_held_out:
+        otherwise = "They are in both halves of the samples, so that a little less may be kept."
     warn(
         f"many of the {len(scores):,} calibration samples have the same {' and '.join(arrays)}. "
         "Copies tell nothing new, so the threshold and its interval are those of "
         f"{np.count_nonzero(counted):,} samples. If files were joined or samples drawn repeatedly, "
-        "remove the copies. If rows are equal by nature (few trees, few categories), the guarantee "
-        "holds, and the interval is wider than necessary.",
+        f"remove the copies. {otherwise}",
         ImplausibleValuesWarning,
     )
     return counted

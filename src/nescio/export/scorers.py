@@ -161,7 +161,7 @@ def _out_of_range(detector: Any, arrays: Arrays) -> Tensor:
     beyond = (lengths - lengths.clamp(low, high)) / (high - low)
     outside = moved - moved.clamp(moved_of(detector.low_), moved_of(detector.high_))
     squares: Tensor = (outside * outside).mean(1) + beyond * beyond
-    return 0.0 - squares.sqrt()
+    return 0.0 - 100 * squares.sqrt()
 
 
 def _vim(detector: Any, arrays: Arrays) -> Tensor:

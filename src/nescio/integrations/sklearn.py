@@ -101,7 +101,7 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
     (array([[ True, False,  True],
            [ True, False,  True]]), array([ 1, -1]))
     >>> print(model.explain(new)[1].by_column().ranges[0].text())
-    x0 = 40 (usually -3.7723 to 3.0661)
+    x0 = 40 (usually -3.7723 to 3.066)
     """
 
     def __init__(
@@ -175,6 +175,12 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         return MetadataRouter(owner=self).add(estimator=self.estimator, method_mapping=mapping)
 
     # --- the estimator's own ---
+
+    @property
+    def checked(self) -> Any:
+        """The self-check of `fit`: how many samples are flagged after gross faults."""
+        self._fitted()
+        return self.wrapped_.checked
 
     @property
     def classes_(self) -> Any:

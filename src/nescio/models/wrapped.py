@@ -425,13 +425,12 @@ class Wrapped:
         detector.calibrate(outputs, **options, from_probs=False)
         calibrated = Wrapped(model.runner, detector, reason)
         if self_check:
-            # A few: the model runs on them seven times.
+            # A few: the model runs on them eight times.
             n_few = min(max(len(outputs) // 20, 10), 50)
             calibrated.checked = calibrated.self_check(
                 held_out, outputs=outputs, groups=groups, n_samples=n_few, batch_size=batch_size
             )
-            logits_alone = set(detector.scores_from) == {"logits"}
-            warn_of_blind_spots(calibrated.checked, logits_alone=logits_alone)
+            warn_of_blind_spots(calibrated.checked, has_learned=bool(detector.learns_from))
         return calibrated
 
     def self_check(
