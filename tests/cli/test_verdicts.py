@@ -127,7 +127,7 @@ def test_a_combination_is_written_in_brackets(here, nescio, succeeds):
     assert "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], weights=[1, 2])" in out
     _, out, _ = nescio("calibrate", "val.npy", "-d", name, "-o", "x.nescio", "--force", "--json")
     assert json.loads(out)["parameters"]["weights"] == [1, 2]
-    assert "weights=1, 2" in nescio("info", "x.nescio")[1]
+    assert "weights=[1, 2]" in nescio("info", "x.nescio")[1]
 
 
 def test_the_default_is_chosen_by_what_is_there(here, nescio, succeeds):

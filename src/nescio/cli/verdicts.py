@@ -388,9 +388,10 @@ def info(detector: DetectorFile, as_json: AsJson = False) -> None:
         print_json(facts)
         return
     facts.pop("tpr_interval_99", None)  # the statement below says it
-    names = loaded.label_names_
-    facts["label_names"] = names and listed(names, NAMED_LABELS, quoted=False)
-    print_facts(facts)
+    nonfinite, names = facts.pop("parameters")["nonfinite"], loaded.label_names_
+    label_names = names and listed(names, NAMED_LABELS, quoted=False)
+    written = {"detector": loaded.text(), "nonfinite": nonfinite, "label_names": label_names}
+    print_facts(facts | written)
     if "n_samples" in facts:
         say(loaded.calibration_.statement())
 
