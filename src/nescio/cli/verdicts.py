@@ -72,7 +72,7 @@ def calibrate(
             help="The name of the detector, with parameters if needed: top_k_joint_energy(k=5). "
             "'nescio detectors' lists them; package.module:Class names one of your own. auto takes "
             "a combination of logits and features if --train has features and labels, otherwise "
-            "joint energy, with more than 20 labels that of the 20 largest.",
+            "joint energy and the ranges of the features or logits.",
             autocompletion=detector_names,
         ),
     ] = "auto",
@@ -98,7 +98,7 @@ def calibrate(
         Option(
             "--self-check/--no-self-check",
             help="Print how many of the samples are flagged if gross faults change their outputs: "
-            "scaled, shifted, zeros, shuffled, noise.",
+            "scaled, shifted, zeros, shuffled, mirrored, noise.",
         ),
     ] = True,
     force: Force = False,

@@ -384,8 +384,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Return how many samples would be flagged after gross faults, as one table.
 
         The faults change all arrays that the detector reads together, such as logits and features:
-        scaled, shifted, zeros, shuffled over samples, noise. For faults of the model's inputs, use
-        `self_check` of a wrapped model.
+        scaled, shifted, zeros, shuffled over samples, mirrored, noise. For faults of the inputs,
+        use `self_check` of a wrapped model.
 
         Parameters
         ----------
