@@ -447,10 +447,10 @@ class Wrapped:
         The faults depend on the inputs. Numbers of two or three dimensions, and the number columns
         of a pandas frame: scaled, shifted, zeros, shuffled, mirrored, noise. Images, of four
         dimensions: black, white, inverted, of the wrong scale, shuffled, noise. Texts: empty,
-        random letters, one word, shuffled. The model runs on each. A fault with which it raises an error counts as
-        seen. Other inputs, such as tokens or batches, cannot be changed, and some models do not run
-        on a few inputs: the faults are then made in the outputs, as the detector's own `self_check`
-        does.
+        random letters, one word, shuffled. The model runs on each. A fault with which it raises an
+        error counts as seen. Other inputs, such as tokens or batches, cannot be changed, and some
+        models do not run on a few inputs: the faults are then made in the outputs, as the
+        detector's own `self_check` does.
 
         Parameters
         ----------
