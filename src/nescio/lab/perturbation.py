@@ -1,26 +1,16 @@
 """Input perturbation, a small step that makes a network more certain, and its tuning.
 
-ODIN and Mahalanobis score x - epsilon * sign(gradient of the loss at x), where the loss is the
-binary cross-entropy of the network's own prediction: of its top label, taken as positive, for the
-max; of every label against its prediction (logit above 0 or not), for the sum. As an alternative
-for the max, the top label is taken as it is predicted (`OdinSettings.label`), and Mahalanobis can
-step towards the mean of the nearest label (`MahalanobisSettings.step`). The sign is divided
-by the input's standard deviation, so that epsilon is on the scale of pixels from 0 to 1. (The paper
-prints a second minus before the gradient, reading its loss as a log-likelihood; either way the step
-raises the confidence.)
-
-The temperature divides the logits only when they are scored. So one backward pass serves every
+docs/explanation/input-perturbation.md explains the step, its directions and the grid. The
+temperature divides the logits only when they are scored. So one backward pass serves every
 temperature and epsilon, and one forward pass per epsilon serves every temperature.
 
-`tune` chooses epsilon and temperature on the paper's synthetic validation sets. No
-out-of-distribution data is used: in-distribution validation images are compared with Gaussian and
-uniform noise and with three corruptions of those images. The setting of the lowest FPR95 over all
-five sets is chosen. `nescio.lab.settings.TuneSettings` says what else can be done. `Tuning` holds
-the result, as one JSON file.
+`tune` chooses the settings of the lowest FPR95 on the paper's synthetic validation sets, without
+out-of-distribution data. `Tuning` holds the result, as one JSON file.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -104,7 +94,7 @@ def find_directions(
         raise ParameterError("put the network in eval mode first: network.eval().")
     with torch.enable_grad():
         inputs = inputs.detach().requires_grad_(True)
-        logits, features, *further = module(inputs)
+        outputs = logits, features, *_ = module(inputs)
         directions = {}
         std = preprocessing.per_colour(preprocessing.std, inputs)
         for name in names:
@@ -115,7 +105,6 @@ def find_directions(
                 loss = _loss(logits, name)
             (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=True)
             directions[name] = gradient.sign_().div_(std)
-    outputs = (logits, features, *further)
     return Perturbation(
         tuple(None if part is None else part.detach() for part in outputs), directions
     )
@@ -154,9 +143,7 @@ def step(
 ) -> tuple[Any, ...]:
     """Return logits, features and further layers after a step of epsilon.
 
-    Those of the unchanged inputs if epsilon is 0.
-
-    It takes no gradient, so the module may be a pass by any runtime.
+    Those of the unchanged inputs if epsilon is 0. The module may be a pass by any runtime.
     """
     if epsilon == 0:
         return perturbation.outputs
@@ -451,7 +438,12 @@ def grid_scores(
     One backward pass per direction and one forward pass per direction and epsilon serve all
     settings. `forward` runs the forward passes, by default the module.
     """
-    wanted = _wanted(settings, tuple(mahalanobis))
+    # The methods and aggregates to score, by direction and epsilon of the step.
+    wanted: dict[tuple[str, float], list[tuple[str, str]]] = defaultdict(list)
+    for aggregate, method in itertools.product(mahalanobis, METHODS):
+        direction = settings.direction(method, aggregate)
+        for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
+            wanted[direction, epsilon].append((method, aggregate))
     names = tuple(dict.fromkeys(name for name, _ in wanted))
     gaussian = next(iter(mahalanobis.values()))  # they learn the same for every aggregate
     perturbation = find_directions(module, inputs, preprocessing, names, gaussian)
@@ -468,19 +460,6 @@ def grid_scores(
                 scaled = logits.cpu().double().numpy() / temperature
                 columns[method, aggregate, epsilon, temperature] = score(scaled)
     return columns
-
-
-def _wanted(
-    settings: TuneSettings, aggregates: Sequence[str]
-) -> dict[tuple[str, float], list[tuple[str, str]]]:
-    """Return the methods and aggregates to score, by direction and epsilon of the step."""
-    wanted = defaultdict(list)
-    for aggregate in aggregates:
-        for method in ("odin", "mahalanobis"):
-            direction = settings.direction(method, aggregate)
-            for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
-                wanted[direction, epsilon].append((method, aggregate))
-    return wanted
 
 
 def synthetic_sets(

@@ -135,7 +135,7 @@ def paper_tables() -> dict[str, PaperTable]:
     Table 8 topk 63
     """
     cells: dict[str, list[PaperCell]] = {key: [] for key in _CAPTIONS}
-    text = files("nescio.lab.benchmark").joinpath("paper.csv").read_text("utf-8")
+    text = (files(__package__) / "paper.csv").read_text("utf-8")
     for line in csv.DictReader(text.splitlines()):
         cells[line.pop("table")].append(PaperCell(text=line.pop("value"), **line))
     return {

@@ -1,23 +1,7 @@
 """A benchmark is data: one TOML file that names data sets, network, detectors and seeds.
 
-    title = "Scenes of handwritten digits"
-    seeds = [0, 1, 2]
-    detectors = ["joint_energy", "max_logit", "top_k_joint_energy(k=5)", "odin(aggregate=sum)"]
-
-    [train.model]            # the sections of `nescio train --config`
-    name = "small-cnn"
-
-    [tune]                   # the keys of `nescio tune --config`
-    images = 500             # validation images for tuning ODIN and Mahalanobis; default 1,000
-
-    [[sets]]                 # an in-distribution set and the out-of-distribution sets for it
-    name = "digits"
-    data = "digits:{data}/digits"
-    ood = { photos = "digits@photos:{data}/digits" }
-
-`protocol = "authors"` takes the settings of the authors' code as defaults; see `with_protocol` and
-authors.toml. `{data}` stands for the folder that all data is in, which `nescio bench --data` names.
-`nescio bench NAME --show` prints a shipped spec.
+docs/how-to/run-a-benchmark.md shows one, and `nescio bench NAME --show` prints a shipped one.
+`{data}` in it stands for the folder that all data is in, which `nescio bench --data` names.
 """
 
 from __future__ import annotations
@@ -183,11 +167,8 @@ class BenchmarkSpec:
 
     def fitted_on_val(self) -> tuple[str, ...]:
         """Return the detectors that learn from validation data instead of training data."""
-        return tuple(
-            text
-            for text in self.detectors
-            if self.fit_on.get(parse_detector(text)[0], "train") == "val"
-        )
+        fit_on = {text: self.fit_on.get(parse_detector(text)[0]) for text in self.detectors}
+        return tuple(text for text, split in fit_on.items() if split == "val")
 
     def calibrated_on_val(self) -> tuple[str, ...]:
         """Return the detectors that learn from held-out data, which is the validation data."""
@@ -236,9 +217,8 @@ def resolve_detector(text: str, *, mean_labels: int) -> Detector:
 
 def shipped_specs() -> dict[str, str]:
     """Return the name and the text of each shipped spec, in alphabetical order."""
-    folder = files("nescio.lab.benchmark").joinpath("specs")
-    texts = {entry.name: entry.read_text("utf-8") for entry in folder.iterdir()}
-    return {name.removesuffix(_SUFFIX): texts[name] for name in sorted(texts)}
+    entries = sorted((files(__package__) / "specs").iterdir(), key=lambda entry: entry.name)
+    return {entry.name.removesuffix(_SUFFIX): entry.read_text("utf-8") for entry in entries}
 
 
 def load_spec(name_or_path: str | Path, *, protocol: str | None = None) -> BenchmarkSpec:
@@ -282,12 +262,8 @@ PROTOCOLS = ("paper", "authors")
 def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict[str, Any]:
     """Return the table of a benchmark, with a protocol's settings where it has none of its own.
 
-    Parameters
-    ----------
-    table : mapping
-        As `tomllib` returns it.
-    protocol : {"paper", "authors"}, optional
-        By default the one that the table names, or the paper's.
+    The protocol is by default the one that the table names, or the paper's. The settings of the
+    authors' code are in authors.toml, and in the table's own [authors].
     """
     own = {name: value for name, value in table.items() if name not in PROTOCOLS}
     name = checked_choice("protocol", protocol or own.get("protocol", "paper"), PROTOCOLS)
@@ -296,10 +272,8 @@ def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict
             raise ParameterError(f"{key} must be a table of settings, got {table[key]!r}.")
     settings: dict[str, Any] = {}
     if name != "paper":
-        folder = files("nescio.lab.benchmark")
-        settings = tomllib.loads(folder.joinpath(f"{name}.toml").read_text("utf-8"))
-    settings = merged(settings, table.get(name, {}))
-    return merged(settings, own) | {"protocol": name}
+        settings = tomllib.loads((files(__package__) / f"{name}.toml").read_text("utf-8"))
+    return merged(merged(settings, table.get(name, {})), own) | {"protocol": name}
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
