@@ -19,7 +19,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -163,30 +163,26 @@ def extract(
     versions = {name for name in manifest if name.endswith("_version")} - {"extraction_version"}
     key = {name: value for name, value in manifest.items() if name not in versions}
     parts = PartFiles(path, len(split), batch_size)
-
-    def result(n_computed: int, choice: RuntimeChoice) -> Extraction:
-        seconds = time.perf_counter() - started
-        return Extraction(path, len(split), n_computed, seconds, split.skipped, choice)
-
     with exclusive(parts.folder, "output file"):
         existing = _existing(path, key, force=force)
         if existing is not None:
-            parts.remove()  # a crash may have left them
+            n_computed, choice = 0, RuntimeChoice(existing.manifest["runtime"], "up to date")
             on_images(len(split))
-            return result(0, RuntimeChoice(existing.manifest["runtime"], "up to date"))
-        if pooled is not None:
-            choice = RuntimeChoice(TORCH, "only the last layers run")
-            run = runner.head_runner().run  # type: ignore[attr-defined]
-            read: ReadBatches = partial(map, pooled.__getitem__)
         else:
-            read, run, choice = _image_pass(
-                runner, split, batch_size, Runtimes.of(runtime), corruption, tuning, train
-            )
-        # One runtime computes all parts of a result.
-        n_computed = parts.complete({**key, "runtime": choice.runtime}, read, run, on_images)
-        _save(path, parts, runner, split, {**manifest, **choice.facts()}, force=force)
-        parts.remove()
-    return result(n_computed, choice)
+            if pooled is not None:
+                choice = RuntimeChoice(TORCH, "only the last layers run")
+                run = runner.head_runner().run  # type: ignore[attr-defined]
+                read: ReadBatches = partial(map, pooled.__getitem__)
+            else:
+                read, run, choice = _image_pass(
+                    runner, split, batch_size, Runtimes.of(runtime), corruption, tuning, train
+                )
+            # One runtime computes all parts of a result.
+            n_computed = parts.complete({**key, "runtime": choice.runtime}, read, run, on_images)
+            _save(path, parts, runner, split, {**manifest, **choice.facts()}, force=force)
+        parts.remove()  # of a finished result, only a crash may have left them
+    seconds = time.perf_counter() - started
+    return Extraction(path, len(split), n_computed, seconds, split.skipped, choice)
 
 
 def _manifest(
@@ -238,11 +234,9 @@ def _existing(path: Path, key: Mapping[str, Any], *, force: bool) -> Outputs | N
     """Return existing outputs if they match this extraction; raise otherwise."""
     if path.is_file():
         difference = "it is damaged, or no file of outputs."
-        try:
+        with suppress(FileFormatError):
             outputs = Outputs.load(path)
             difference = _difference(key, outputs.manifest)
-        except FileFormatError:
-            pass
         if not difference:
             return outputs
         if not force:
@@ -280,20 +274,20 @@ def _save(
     labels = None if runner.label_names is None else split.labels_for(runner.label_names)
     made = parts.read()
     head = runner.head({name: rows[: manifest["batch_size"]] for name, rows in made[0].items()})
-    outputs = [
-        Outputs(
-            arrays["logits"],
-            features=arrays.get("features"),
-            labels=None if labels is None else labels[images.start : images.stop],
-            ids=split.files[images.start : images.stop],
-            label_names=runner.label_names,
-            head=head,
-            arrays={
-                name: rows for name, rows in arrays.items() if name not in ("logits", "features")
-            },
+    outputs = []
+    for part, images in zip(made, parts.images, strict=True):
+        arrays, rows = dict(part), slice(images.start, images.stop)
+        outputs.append(
+            Outputs(
+                arrays.pop("logits"),
+                features=arrays.pop("features", None),
+                labels=None if labels is None else labels[rows],
+                ids=split.files[rows],
+                label_names=runner.label_names,
+                head=head,
+                arrays=arrays,
+            )
         )
-        for arrays, images in zip(made, parts.images, strict=True)
-    ]
     manifest = {**manifest, "skipped": [asdict(bad) for bad in split.skipped]}
     save_in_parts(path, outputs, manifest, force=force)
 

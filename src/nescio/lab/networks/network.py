@@ -121,10 +121,10 @@ def prepared(network: nn.Module, device: torch.device | str) -> nn.Module:
 
 def checked_logits(outputs: object, n_labels: int) -> Tensor:
     """Return what a network gave if these are logits for `n_labels` labels; otherwise raise."""
-    if isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] == n_labels:
-        return outputs
     what = type(outputs).__name__
     if isinstance(outputs, Tensor):
+        if outputs.ndim == 2 and outputs.shape[1] == n_labels:
+            return outputs
         what = f"shape {tuple(outputs.shape)}"
     raise ShapeError(f"the network must return logits of shape (n_images, {n_labels}), got {what}.")
 
@@ -444,15 +444,8 @@ class Checkpoint:
 class CheckpointRunner(TorchRunner):
     """Runs the network of a checkpoint, which it moves to its device and puts in eval mode.
 
-    Parameters
-    ----------
-    model : Checkpoint
-    features : str or sequence of str
-        "pooled" (what the head reads), "penultimate" (what the head's last layer reads), "input",
-        or the name of a layer. The default is "pooled,penultimate"; for a module of the user's own,
-        "pooled".
-    device : optional
-        The CPU if not given.
+    The default of `features` is "pooled,penultimate" (what the head reads, and what its last layer
+    reads); for a module of the user's own, "pooled".
     """
 
     channels_last = True
@@ -574,18 +567,11 @@ def load_paper_checkpoint(name: str, backbone_file: str | Path, head_file: str |
     n_labels, n_hidden = head_state["labels.weight"].shape
     network = build_network(name, n_labels, n_hidden=n_hidden)
     assert isinstance(network, Network)
-    load_state(
-        network.head,
-        head_state,
-        source=head_file,
-        expected=f"the head (way1, cls) that the paper's code saves with its {name}",
-    )
-    load_state(
-        network.backbone,
-        _paper_backbone_state(network.backbone, _PAPER_STAGES[name], backbone_file),
-        source=backbone_file,
-        expected=f"the numbered modules of {name} that the paper's code saves",
-    )
+    backbone_state = _paper_backbone_state(network.backbone, _PAPER_STAGES[name], backbone_file)
+    what = f"the head (way1, cls) that the paper's code saves with its {name}"
+    load_state(network.head, head_state, source=head_file, expected=what)
+    what = f"the numbered modules of {name} that the paper's code saves"
+    load_state(network.backbone, backbone_state, source=backbone_file, expected=what)
     return network
 
 
