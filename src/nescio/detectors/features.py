@@ -77,13 +77,6 @@ def unit_rows(rows: FloatArray, chosen: NDArray[np.int64] | None = None) -> Floa
     """Return the rows scaled to length 1, in their own precision; a row of zeros stays as it is.
 
     With `chosen`, only these rows, without a copy of them in between.
-
-    Examples
-    --------
-    >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0], [1e200, 0.0]]))
-    array([[0.6, 0.8],
-           [0. , 0. ],
-           [1. , 0. ]])
     """
     n_rows = len(rows) if chosen is None else len(chosen)
     result = np.empty((n_rows, rows.shape[1]), rows.dtype)

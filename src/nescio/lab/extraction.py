@@ -33,7 +33,7 @@ from nescio._io.files import check_target, exclusive, locked
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_choice, checked_whole
 from nescio.errors import ExportError, FileError, FileFormatError, ParameterError, require
-from nescio.lab.data.corruptions import CORRUPTIONS, CorruptedReader
+from nescio.lab.data.corruptions import CORRUPTIONS, corrupted_batches
 from nescio.lab.data.split import BadFile, Indices, Reader, Split, in_batches
 from nescio.models.base import Layers, Runner, make_runner
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
@@ -372,7 +372,7 @@ def _image_pass(
     def read(batches: Iterable[Indices]) -> Iterator[Array]:
         if corruption is None:
             return reader.batches(batches)
-        corrupted = CorruptedReader(reader, corruption).batches(batches)
+        corrupted = corrupted_batches(reader, corruption, batches)
         return map(preprocessing.normalise, corrupted)  # they are not bytes
 
     batches = in_batches(len(split), batch_size)

@@ -31,7 +31,7 @@ from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_choice, from_table, to_numpy
 from nescio.detectors import Mahalanobis
 from nescio.errors import FileFormatError, NescioError, ParameterError
-from nescio.lab.data.corruptions import CorruptedReader
+from nescio.lab.data.corruptions import corrupted_batches
 from nescio.lab.data.split import Reader, Split, in_batches
 from nescio.lab.extraction import AUTO_RUNTIME, Runtimes
 from nescio.lab.networks.network import Checkpoint, CheckpointRunner
@@ -474,5 +474,5 @@ def synthetic_sets(
     batches = in_batches(len(split), batch_size)
     yield _ID, (torch.from_numpy(pixels).float() / 255 for pixels in reader.batches(batches))
     for number, name in enumerate(names):
-        corrupted = CorruptedReader(reader, name, (seed, number)).batches(batches)
+        corrupted = corrupted_batches(reader, name, batches, (seed, number))
         yield name, map(torch.from_numpy, corrupted)
