@@ -126,29 +126,15 @@ def detector_class(name: str, *, may_import: bool = True) -> type[Detector]:
             f"joint_energy. 'nescio info {name}' shows the name and the parameters."
         )
     if name not in DETECTORS:
-        hint = _nearest(name)
+        # Names and classes, for JointEnergy, joint-energy and so on; or a module without its class.
+        names = {kind.__name__.lower(): known for known, kind in DETECTORS.items()}
+        near = difflib.get_close_matches(name.lower(), [*DETECTORS, *names], n=1)
+        hint = f"{name}:Class" if "." in name else "".join(names.get(text, text) for text in near)
         raise ParameterError(
             f"there is no detector {name!r}. {f'Did you mean {hint}? ' if hint else ''}Choose "
             f"from: {', '.join(DETECTORS)}; or name your own as package.module:Class."
         )
     return DETECTORS[name]
-
-
-def _nearest(name: str) -> str | None:
-    """Return the name that was probably meant: JointEnergy, joint-energy and so on."""
-    if "." in name:  # a module without its class
-        return f"{name}:Class"
-    plain = {
-        _plain(text): registered
-        for registered, kind in DETECTORS.items()
-        for text in (registered, kind.__name__)
-    }
-    near = difflib.get_close_matches(_plain(name), plain, n=1)
-    return plain[near[0]] if near else None
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]", "", name).lower()
 
 
 def _imported(name: str) -> type[Detector]:
