@@ -623,6 +623,11 @@ def exp(x: Any) -> Any:
     return x.exp() if is_torch(x) else np.exp(x)
 
 
+def log(x: Any) -> Any:
+    """Return the natural logarithm of each value."""
+    return x.log() if is_torch(x) else np.log(x)
+
+
 def where(condition: Any, x: Any, y: Any) -> Any:
     """Return x where the condition holds, else y."""
     return (sys.modules["torch"] if is_torch(condition) else np).where(condition, x, y)

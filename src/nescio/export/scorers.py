@@ -1,7 +1,7 @@
 """Scores as torch modules: what a detector's `_score` computes, in a form that can be exported.
 
 A detector whose `_score` accepts torch tensors declares it (`traceable`) and needs nothing here.
-Any other detector needs a function in `SCORES`.
+A detector that searches training samples has a function in `SCORES`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nescio.calibration import Scores
 from nescio.detectors import Arrays, Detector
 from nescio.detectors.base import require_calibration
 from nescio.detectors.combined import Combined, reference_limits, reference_scores, tail_scale
-from nescio.detectors.features import SMALLEST_LENGTH
+from nescio.detectors.features import unit_rows
 from nescio.errors import ExportError
 
 _LARGEST_BANK = 256 * 2**20  # bytes
@@ -76,42 +76,11 @@ class Score(nn.Module):
         return scores
 
 
-# --- detectors that learn from features -----------------------------------------------------------
-
-
-def _mahalanobis(detector: Any, arrays: Arrays) -> Tensor:
-    """Whiten in the precision of the input, and compute distances in float64."""
-    rows = _normalised(arrays[detector.layer], detector)
-    parts = (detector.center_, detector.whitening_, detector.means_)
-    return _minus_distances(rows, *parts, nearest=detector.aggregate == "max")
-
-
-def _relative_mahalanobis(detector: Any, arrays: Arrays) -> Tensor:
-    """Compute all in float64: a small difference of two large distances."""
-    rows = _normalised(arrays[detector.layer].double(), detector)
-    scores = _minus_distances(rows, detector.center_, detector.whitening_, detector.means_)
-    if not detector.overall_whitening_.numel():  # without labels, nothing is subtracted
-        return scores
-    whitened = _affine(rows, detector.overall_center_, detector.overall_whitening_)
-    return scores + (whitened * whitened).sum(1)
-
-
-def _minus_distances(
-    rows: Tensor, center: Tensor, whitening: Tensor, means: Tensor, *, nearest: bool = True
-) -> Tensor:
-    """Return minus the squared distances of rows to means: to the nearest, or summed over all."""
-    whitened = _affine(rows, center, whitening)  # (n_samples, rank)
-    norms = (whitened * whitened).sum(1)
-    mean_norms = (means * means).sum(1)
-    if nearest:
-        cross = whitened @ means.T  # (n_samples, n_labels)
-        return -(norms + (mean_norms - 2 * cross).amin(1)).clamp(min=0.0)
-    cross = whitened @ means.sum(0)  # (n_samples,)
-    return 2 * cross - len(means) * norms - mean_norms.sum()
+# --- detectors that search training samples -------------------------------------------------------
 
 
 def _nearest_neighbours(detector: Any, arrays: Arrays) -> Tensor:
-    unit = _unit_rows(arrays[detector.layer])
+    unit = unit_rows(arrays[detector.layer])
     kth = _similarities(unit, detector.bank_).topk(detector.k, dim=1).indices[:, -1]
     # Of the transposed bank, as in the product: the graph holds it once.
     difference = unit.double() - detector.bank_.T.index_select(1, kth).T.double()
@@ -123,7 +92,7 @@ def _nearest_neighbours(detector: Any, arrays: Arrays) -> Tensor:
 def _label_neighbours(detector: Any, arrays: Arrays) -> Tensor:
     sizes = np.diff(detector.starts_)
     learned = np.flatnonzero(sizes).tolist()  # the labels with training samples
-    similarities = _similarities(_unit_rows(arrays[detector.layer]), detector.bank_)
+    similarities = _similarities(unit_rows(arrays[detector.layer]), detector.bank_)
     nearest = [
         similarities.index_select(1, members).topk(min(detector.k, len(members)), dim=1).values
         for members in torch.split(detector.members_, sizes[learned].tolist())
@@ -131,71 +100,20 @@ def _label_neighbours(detector: Any, arrays: Arrays) -> Tensor:
     means = torch.stack([values.double().mean(1) for values in nearest], 1)
     weights = scores.label_energy(arrays.logits.double())[:, learned]
     total = weights.sum(1, keepdim=True)
-    weights = torch.where(total > 0, weights / _or_one(total[:, 0]), 1 / len(learned))
+    weights = torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), 1 / len(learned))
     return (weights * means).sum(1)
 
 
 def _nnguide(detector: Any, arrays: Arrays) -> Tensor:
-    similarities = _similarities(_unit_rows(arrays[detector.layer]), detector.bank_)
+    similarities = _similarities(unit_rows(arrays[detector.layer]), detector.bank_)
     guidance = similarities.topk(detector.k, dim=1).values.double().mean(1)
     energies: Tensor = scores.joint_energy(arrays.logits)
     return guidance * energies.double()
 
 
-def _linear_probe(detector: Any, arrays: Arrays) -> Tensor:
-    unit = _unit_rows(arrays[detector.layer])
-    outputs: Tensor = _affine(unit, detector.center_, detector.weights_) + detector.shares_
-    positive = outputs.clamp(min=0.0)
-    return (positive * positive).sum(1) + outputs.amax(1).clamp(max=0.0)
-
-
-def _out_of_range(detector: Any, arrays: Arrays) -> Tensor:
-    def moved_of(rows: Tensor) -> Tensor:
-        moved: Tensor = (rows - detector.mean_) / detector.scale_
-        return moved
-
-    rows: Tensor = arrays[detector.layer].double()
-    moved = torch.where(torch.isneginf(rows), 0.0, moved_of(rows))
-    lengths = ((moved * moved).mean(1).sqrt() + SMALLEST_LENGTH).log()
-    low, high = detector.lengths_
-    beyond = (lengths - lengths.clamp(low, high)) / (high - low)
-    outside = moved - moved.clamp(moved_of(detector.low_), moved_of(detector.high_))
-    squares: Tensor = (outside * outside).mean(1) + beyond * beyond
-    return 0.0 - 100 * squares.sqrt()
-
-
-def _vim(detector: Any, arrays: Arrays) -> Tensor:
-    left = _affine(arrays[detector.layer], detector.center_, detector.outside_)
-    energies: Tensor = scores.joint_energy(arrays.logits)
-    return energies.double() - float(detector.scale_) * (left * left).sum(1).sqrt()
-
-
-def _affine(rows: Tensor, center: Tensor, matrix: Tensor) -> Tensor:
-    """Return (rows - center) @ matrix, in the precision of the rows; the result is float64."""
-    coarse = center.to(rows.dtype)
-    fine = (center - coarse).to(rows.dtype)
-    return ((rows - coarse - fine) @ matrix.to(rows.dtype)).double()
-
-
 def _similarities(unit: Tensor, bank: Tensor) -> Tensor:
     """Return the cosine similarities of rows to the training samples: (n_samples, n_bank)."""
     return unit.to(bank.dtype) @ bank.T
-
-
-def _normalised(rows: Tensor, detector: Any) -> Tensor:
-    return _unit_rows(rows) if detector.normalise else rows
-
-
-def _unit_rows(rows: Tensor) -> Tensor:
-    """Scale rows to length 1, as `nescio.detectors.features.unit_rows` does."""
-    wide = rows.double()
-    wide = wide / _or_one(wide.abs().amax(1))
-    wide = wide / _or_one((wide * wide).sum(1).sqrt())
-    return wide.to(rows.dtype)
-
-
-def _or_one(divisors: Tensor) -> Tensor:
-    return torch.where(divisors > 0, divisors, 1.0)[:, None]
 
 
 # --- a combination of detectors -------------------------------------------------------------------
@@ -280,14 +198,9 @@ def count_passed(table: Tensor, start: Tensor, n_steps: int, scores: Tensor) -> 
 
 
 SCORES: dict[str, Callable[[Any, Arrays], Tensor]] = {
-    "mahalanobis": _mahalanobis,
-    "relative_mahalanobis": _relative_mahalanobis,
     "knn": _nearest_neighbours,
     "label_neighbours": _label_neighbours,
-    "linear_probe": _linear_probe,
-    "out_of_range": _out_of_range,
     "nnguide": _nnguide,
-    "vim": _vim,
 }
 """By detector name: its score, from a detector whose arrays are tensors and what it reads."""
 
