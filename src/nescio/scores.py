@@ -541,7 +541,7 @@ TERMS: dict[str, Term] = {
 
 def _labelwise(logits: ArrayT, term: Term) -> ArrayT:
     if is_torch(logits):
-        return cast(ArrayT, term.torch_each(_widened(logits)))
+        return cast(ArrayT, term.torch_each(widened(logits)))
     values = _float_values(logits)
     with np.errstate(all="ignore"):
         return cast(ArrayT, term.each(values.astype(accumulator(values.dtype), copy=False)))
@@ -580,13 +580,13 @@ def _aggregate_tensor(
         raise InputError(f"logits must be real numbers, got a tensor of {logits.dtype}.")
     if _takes_numpy_kernel(logits):
         return sys.modules["torch"].from_numpy(_aggregate(to_numpy(logits), kernel, formula, k))
-    wide = _widened(logits)
+    wide = widened(logits)
     if k is not None and k < wide.shape[1]:
         wide = wide.topk(k, dim=1, sorted=False).values
     return formula(wide)
 
 
-def _widened(tensor: Any) -> Any:
+def widened(tensor: Any) -> Any:
     """Return 16-bit tensors in float32, integers in float64, and others unchanged."""
     if not tensor.is_floating_point():
         return tensor.double()

@@ -19,9 +19,9 @@ from fixtures.export import (
     whole_outputs,
 )
 from nescio.detectors.features import FeatureDetector
-from nescio.export import DetectorHead, scorers
+from nescio.export import DetectorHead, detector_head
+from nescio.export.detector_head import SCORES
 from nescio.export.parity import check_parity
-from nescio.export.scorers import SCORES
 
 OF_FEATURES = {name for name, kind in ns.DETECTORS.items() if issubclass(kind, FeatureDetector)}
 TRACEABLE = [
@@ -102,7 +102,7 @@ def test_a_combination_that_cannot_be_exported_says_why():
 def test_a_large_bank_is_refused(kind, monkeypatch):
     detector, outputs = of_features(kind())
     assert DetectorHead(detector)(*map(torch.from_numpy, (outputs.logits, outputs.features)))
-    monkeypatch.setattr(scorers, "_LARGEST_BANK", 100 * 9 * 4)
+    monkeypatch.setattr(detector_head, "_LARGEST_BANK", 100 * 9 * 4)
     with pytest.raises(ExportError, match=r"its 200 training samples .* with bank=100 or less"):
         DetectorHead(detector)
     DetectorHead(of_features(kind(bank=100))[0])
