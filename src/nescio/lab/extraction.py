@@ -473,12 +473,18 @@ class Runtimes:
             return own, choice
         key = (own.content_hash(), str(own.describe()), own.preprocessing)
         if self._copy is None or self._copy[0] != key:
+            images = first_batch()
             try:
-                self._copy = (key, _checked_copy(own, first_batch()))
-            except ParameterError as error:
+                fast = _exported(own, images)  # type: ignore[arg-type]
+                problem = difference(fast.run(images), own.run(images))
+            except Exception as error:  # a runtime is not ours and may raise anything
+                problem = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            if problem:
+                reason = f"onnxruntime cannot be used: {problem}"
                 if self.name == AUTO_RUNTIME:
-                    return own, RuntimeChoice(TORCH, str(error))
-                raise ParameterError(f"{error}. Choose torch.") from error
+                    return own, RuntimeChoice(TORCH, reason)
+                raise ParameterError(f"{reason}. Choose torch.")
+            self._copy = (key, fast)
         return self._copy[1], choice
 
     def _named(self, own: Runner, n_batches: int) -> RuntimeChoice:
@@ -534,18 +540,6 @@ def difference(arrays: Mapping[str, Array], expected: Mapping[str, Array]) -> st
             largest = float(np.abs(ours - theirs)[~close].max())
             return f"its {name} differ from those of the model itself by up to {largest:.2g}"
     return ""
-
-
-def _checked_copy(own: Runner, images: Array) -> Runner:
-    """Return a runner of a copy by onnxruntime; raise if it cannot be used."""
-    try:
-        fast = _exported(own, images)  # type: ignore[arg-type]
-        problem = difference(fast.run(images), own.run(images))
-    except Exception as error:  # a runtime is not ours and may raise anything
-        problem = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    if problem:
-        raise ParameterError(f"onnxruntime cannot be used: {problem}")
-    return fast
 
 
 def _exported(own: TorchRunner, images: Array) -> TorchRunner:
