@@ -193,7 +193,9 @@ class Combined(Detector):
         columns = zip(self.detectors_, scores.T, strict=True)
         return np.stack(
             [
-                continuous_p_values(reference_scores(part), column, reference_limits(part))
+                continuous_p_values(
+                    reference_scores(part), column, reference_scores(part, "limits")
+                )
                 for part, column in columns
             ],
             axis=1,
@@ -253,16 +255,11 @@ def _nearest(part: Detector, arrays: Arrays) -> Array | None:
     return rows
 
 
-def reference_scores(part: Detector) -> Scores:
-    """Return the scores that a part's p-values come from, ascending."""
+def reference_scores(part: Detector, what: str = "scores") -> Scores:
+    """Return the scores that a part's p-values come from, ascending; or their tie "limits"."""
     (threshold,) = part.calibration_.thresholds.values()
-    return threshold.scores[np.isfinite(threshold.scores)]
-
-
-def reference_limits(part: Detector) -> Scores:
-    """Return the limits of the reference scores: what counts as tied with each of them."""
-    (threshold,) = part.calibration_.thresholds.values()
-    return threshold.limits[np.isfinite(threshold.limits)]
+    values: Scores = getattr(threshold, what)
+    return values[np.isfinite(values)]
 
 
 def _union(names: Any) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from nescio import scores
 from nescio.calibration import CUSTOM, LABEL_COUNT, Calibration, Scores
 from nescio.detectors import Arrays, Detector, as_detector
 from nescio.detectors.base import require_calibration
-from nescio.detectors.combined import Combined, reference_limits, reference_scores, tail_scale
+from nescio.detectors.combined import Combined, reference_scores, tail_scale
 from nescio.detectors.features import unit_rows
 from nescio.errors import ExportError, MissingInputError, ShapeError
 from nescio.outputs import Head
@@ -307,7 +307,7 @@ class CombinedScore(nn.Module):
                 f"combined cannot be exported with one of its parts: {error}"
             ) from error
         references = [reference_scores(part) for part in detector.detectors_]
-        limits = [reference_limits(part) for part in detector.detectors_]
+        limits = [reference_scores(part, "limits") for part in detector.detectors_]
         table, starts, self.n_steps = search_table(references)
         self.register_buffer("table", table)
         self.register_buffer("limits", search_table(limits)[0])

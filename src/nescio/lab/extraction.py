@@ -297,8 +297,9 @@ class PartFiles:
 
     def __init__(self, path: Path, n_images: int, batch_size: int) -> None:
         self.folder = path.with_name(path.name + ".parts")
-        self.images = in_batches(n_images, batch_size * _BATCHES_PER_PART)
-        self.batch_size = batch_size
+        batches, step = in_batches(n_images, batch_size), _BATCHES_PER_PART
+        self.parts = [batches[i : i + step] for i in range(0, len(batches), step)]
+        self.images = [range(part[0].start, part[-1].stop) for part in self.parts]
 
     def complete(
         self,
@@ -313,12 +314,7 @@ class PartFiles:
         """
         self.folder.mkdir(exist_ok=True)
         missing = {
-            number: [
-                images[start : start + self.batch_size]
-                for start in range(0, len(images), self.batch_size)
-            ]
-            for number, images in enumerate(self.images)
-            if not self._has(number, key)
+            number: part for number, part in enumerate(self.parts) if not self._has(number, key)
         }
         n_missing = sum(len(self.images[number]) for number in missing)
         on_images(sum(map(len, self.images)) - n_missing)

@@ -7,7 +7,6 @@ it and preprocess for it. The file contains no code, and the same network gives 
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import re
@@ -23,14 +22,8 @@ from torch import Tensor, nn
 
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_whole, from_table
-from nescio.errors import (
-    FileError,
-    FileFormatError,
-    ParameterError,
-    ShapeError,
-    nearest,
-    require,
-)
+from nescio.detectors.registry import imported
+from nescio.errors import FileError, FileFormatError, ParameterError, ShapeError, nearest, require
 from nescio.lab.networks.weights import (
     lite_imagenet_file,
     load_file,
@@ -315,21 +308,11 @@ def _build_own(target: str, weights: str | Path | None, features: str | None) ->
 
 def load_own(target: str) -> nn.Module:
     """Return the torch module that "package.module:factory" builds, called without arguments."""
-    module_name, _, factory_name = target.partition(":")
-    if not module_name or not factory_name:
+    if not re.fullmatch("[^:]+:[^:]+", target):
         raise ParameterError(
             f"your own network is named module:package.module:factory, got 'module:{target}'."
         )
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ParameterError(
-            f"cannot import {module_name!r}: {error}. Is its folder on PYTHONPATH?"
-        ) from error
-    factory = getattr(module, factory_name, None)
-    if not callable(factory):
-        hint = nearest(factory_name, vars(module))
-        raise ParameterError(f"{module_name} has no function {factory_name!r}.{hint}")
+    factory = imported(target)
     try:
         made = factory()
     except Exception as error:  # the factory is not ours and may raise anything
