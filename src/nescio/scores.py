@@ -357,7 +357,7 @@ def joint_energy_direct(rows: Array, work: FloatArray, result: FloatArray) -> No
     np.exp(rows, out=work, dtype=work.dtype)
     np.log1p(work, out=work)
     _sum_rows(work, result)
-    _redo_overflow(rows, result)
+    _redo(rows, result, _softplus)
 
 
 def joint_energy_by_products(rows: Array, work: FloatArray, result: FloatArray) -> None:
@@ -378,7 +378,7 @@ def joint_energy_by_products(rows: Array, work: FloatArray, result: FloatArray) 
     if whole < n_labels:
         total += np.log1p(_products(rows[:, whole:].T, work))
     result[:] = total
-    _redo_overflow(rows, result)
+    _redo(rows, result, _softplus)
 
 
 def _products(labels: Array, work: FloatArray) -> FloatArray:
@@ -405,11 +405,7 @@ def _logit_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
     """Sum the logits that are not -inf."""
     np.copyto(work, rows)
     _sum_rows(work, result)
-    masked = np.flatnonzero(~np.isfinite(result))
-    if masked.size:
-        again = np.empty(len(masked), result.dtype)
-        _sum_rows(np.where(np.isneginf(work[masked]), 0, work[masked]), again)
-        result[masked] = again
+    _redo(rows, result, lambda f: np.where(np.isneginf(f), 0, f))
 
 
 def _prob_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
@@ -444,13 +440,13 @@ def _sum_rows(work: FloatArray, result: FloatArray) -> None:
         result[:] = work.sum(1, dtype=np.float64)
 
 
-def _redo_overflow(rows: Array, result: FloatArray) -> None:
-    """Compute rows in which exp overflowed again, in the form that cannot overflow."""
-    overflown = np.flatnonzero(~np.isfinite(result))
-    if overflown.size:
-        again = np.empty(len(overflown), result.dtype)
-        _sum_rows(_softplus(np.ascontiguousarray(rows[overflown], dtype=result.dtype)), again)
-        result[overflown] = again
+def _redo(rows: Array, result: FloatArray, terms: Callable[[FloatArray], FloatArray]) -> None:
+    """Sum the rows that overflowed or have masked labels again, in a form that is safe for them."""
+    unsafe = np.flatnonzero(~np.isfinite(result))
+    if unsafe.size:
+        again = np.empty(len(unsafe), result.dtype)
+        _sum_rows(terms(np.ascontiguousarray(rows[unsafe], dtype=result.dtype)), again)
+        result[unsafe] = again
 
 
 @functools.cache

@@ -8,7 +8,6 @@ as [train] and [tune].
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nescio._io.files import existing_file
-from nescio._validation import checked_choice, checked_whole, from_table
+from nescio._validation import checked_choice, checked_number, checked_whole, from_table
 from nescio.errors import FileFormatError, NescioError, ParameterError
 from nescio.lab.data.corruptions import CORRUPTIONS, SYNTHETIC_SETS
 from nescio.lab.data.split import Augmentation
@@ -159,10 +158,7 @@ class OptimiserSettings:
                 f"betas must be at least 0 and less than 1, got {list(self.betas)}."
             )
         for name in ("lr_head", "lr_backbone", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ParameterError(
-                    f"{name} must be a number of at least 0, got {getattr(self, name)!r}."
-                )
+            checked_number(name, getattr(self, name), minimum=0)
         checked_choice("select", self.select, ("val_loss", "val_map", "last"))
         checked_choice("map_area", self.map_area, ("step", "trapezoid"))
         checked_choice("precision", self.precision, ("auto", "float32"))

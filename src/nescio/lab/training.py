@@ -104,7 +104,11 @@ def train(
     device = torch.device(device)
     folder = Path(folder)
     label_names = train_split.label_names or ()
-    _check_trainable(train_split, val_split)
+    train_split.require_labels()
+    if not val_split.require_labels(label_names).any():
+        raise DatasetError(f"{val_split.title} has no image with a label, so there is no mAP.")
+    if len(train_split) < 2:
+        raise DatasetError(f"{train_split.title} has one image, but training needs at least two.")
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is not a folder.")
     existing = [folder / name for name in (BEST, LAST, METRICS) if (folder / name).exists()]
@@ -177,15 +181,6 @@ def _examples(
 
 def _data_facts(split: Split) -> dict[str, Any]:
     return split.manifest() | {"skipped": [asdict(bad) for bad in split.skipped]}
-
-
-def _check_trainable(train_split: Split, val_split: Split) -> None:
-    train_split.require_labels()
-    truth = val_split.require_labels(train_split.label_names)
-    if not truth.any():
-        raise DatasetError(f"{val_split.title} has no image with a label, so there is no mAP.")
-    if len(train_split) < 2:
-        raise DatasetError(f"{train_split.title} has one image, but training needs at least two.")
 
 
 def architecture(settings: TrainSettings) -> Architecture:

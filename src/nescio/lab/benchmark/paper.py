@@ -2,20 +2,14 @@
 
 The numbers are kept as printed. Some of them are unusual:
 
-- Table 7 (sums, Textures) repeats 18 numbers of Table 5 (sums, ImageNet): the rows Logit, Prob and
-  ODIN for MS-COCO and PASCAL-VOC are the same to the last digit, although the OOD set differs. The
-  NUS-WIDE column and the rows Mahalanobis and Energy differ. This is probably a mistake: an AUPR of
-  73.25 (Logit, MS-COCO) does not fit Table 6, where the nearly random Isolation Forest has 90.45.
+- Table 7 (sums, Textures) repeats 18 numbers of Table 5 (sums, ImageNet). This is probably a
+  mistake: an AUPR of 73.25 (Logit, MS-COCO) does not fit Table 6, where the nearly random Isolation
+  Forest has 90.45.
 - ODIN equals MaxLogit for MS-COCO and NUS-WIDE in Table 1, and for PASCAL-VOC and NUS-WIDE in
-  Tables 4 and 6. This is expected if tuning chose no perturbation, because under the max the
-  temperature does not change the ranking. For PASCAL-VOC in Table 1 only the AUPR differs (83.16,
-  83.14). In Table 5, ODIN equals Prob for MS-COCO.
+  Tables 4 and 6. This is expected if tuning chose no perturbation.
 - In Table 8, NUS-WIDE has a worse FPR95 for the top 60 labels (49.03) than for the top 40 and for
-  all (48.98). PASCAL-VOC has 20 labels, so it has "-" for 40 and 60. If all labels and a top k have
-  the same number, the paper prints only the former in bold.
+  all (48.98). PASCAL-VOC has 20 labels, so it has "-" for 40 and 60.
 - Table 3 prints in-distribution sets as rows and methods as columns; `row` is the method here too.
-- The last row is "JointEnergy", "JointEnergy (ours)" or "Energy": the same method. PASCAL-VOC is
-  "PASCAL" in Tables 2 and 5 to 8; here it has one name.
 """
 
 from __future__ import annotations
