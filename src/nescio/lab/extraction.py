@@ -3,11 +3,8 @@
 The result carries a manifest of what it was made from, the model's content hash first of all:
 results of another model are neither used nor replaced without being asked to. The work is done in
 parts. Each part is a file, written completely or not at all: interrupted work continues with the
-next part, and the result is the same to the last byte.
-
-The network itself runs, or a copy of it by onnxruntime. Both compute the same function and round
-differently, by about 1e-6. A copy is used only if its arrays equal those of the network to
-`TOLERANCE` on the first batch; an extraction compares again on batches 2, 4, 8 and so on.
+next part, and the result is the same to the last byte. The network itself runs, or a checked copy
+of it by onnxruntime.
 """
 
 from __future__ import annotations
@@ -440,12 +437,9 @@ class RuntimeChoice:
 class Runtimes:
     """Chooses the runtime of networks, and keeps the exported copy for the next data set.
 
-    Parameters
-    ----------
-    name : {"auto", "torch", "onnxruntime"}
-        "auto" is onnxruntime for a torch module on the CPU if it is installed and there are more
-        than 20 batches to run, else torch. The choice does not depend on a measurement, so the same
-        data and packages give the same bytes.
+    `name` is as for `extract`. The choice does not depend on a measurement, so the same data and
+    packages give the same bytes. A copy is used only if its arrays equal those of the network to
+    `TOLERANCE` on the first batch; an extraction compares again on batches 2, 4, 8 and so on.
     """
 
     def __init__(self, name: str = AUTO_RUNTIME) -> None:
