@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from nescio._charts.histogram import Batch, score_chart
 from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
+from nescio._io.files import as_ids
 from nescio._validation import Array, BoolArray, checked_scores, checked_share, to_numpy
 from nescio.errors import (
     GroupWarning,
@@ -588,7 +589,8 @@ class Calibration(Result):
             if self.by is not None:
                 how = f"by {self.by.replace('_', ' ')} and finds them itself"
             raise ParameterError(
-                f"groups were passed, but the detector was calibrated {how}. Do not pass groups."
+                f"groups were passed, but the detector was calibrated {how}. Do not pass groups "
+                "(--group-column)."
             )
         if self.by is None:
             return None
@@ -612,8 +614,9 @@ class Calibration(Result):
         if unknown:
             warn(
                 f"no threshold was calibrated for {counted(len(unknown), 'group')}: "
-                f"{listed(unknown)}. That of all calibration samples together is used, so nothing "
-                "is promised for each of them. Calibrate again with samples of these groups.",
+                f"{listed([name or '(no name)' for name in unknown])}. That of all calibration "
+                "samples together is used, so nothing is promised for each group. Calibrate again "
+                "with samples of these groups.",
                 GroupWarning,
             )
             names = np.where(np.isin(names, unknown), ALL, names)
@@ -817,6 +820,4 @@ def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
         raise ShapeError(
             f"groups must have one name per sample, shape ({n_samples},), got {names.shape}."
         )
-    if names.dtype.kind in "US":
-        return names.astype(np.str_)
-    return np.array(["" if name is None or name != name else str(name) for name in names.tolist()])
+    return names if names.dtype.kind == "U" else np.array(as_ids(names), dtype=np.str_)
