@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
 
+from nescio._io.tables import GROUP
 from nescio._validation import Array, BoolArray, checked_choice, checked_share, to_numpy
 from nescio.calibration import (
     CUSTOM,
@@ -376,6 +377,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             inside = np.asarray(scores >= threshold)
         else:
             inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(scores)
+        kept = getattr(data.source, "kept", {})
+        if groups is not None:  # they become the column of this name
+            kept = {name: column for name, column in kept.items() if name != GROUP}
         return Assessment(
             scores,
             p_values,
@@ -383,7 +387,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             groups=names,
             ids=data.ids,
             index=data.index,
-            kept=getattr(data.source, "kept", {}),
+            kept=kept,
             calibration=self.calibration_ if fdr is None else None,
         )
 
