@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "site"
 PAGES = (
     "index.html",
-    "gallery.html",
+    "how-to/which-detector.html",
     "reference/scores-and-outputs.html",
     "errors/shape-error.html",
 )
