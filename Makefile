@@ -103,7 +103,7 @@ build/airflow: ## what runs the recipe for Airflow, for its test: an environment
 	@$(PYTHON) -m venv $@ && $@/bin/pip install --quiet $(AIRFLOW) || \
 	  { rm -rf $@; echo "no Airflow: the test of its recipe is skipped" >&2; }
 
-build/spark: $(VENV)/.installed-dev ## what runs the recipe for Spark, for its test
+build/spark: | $(VENV)/.installed-dev ## what runs the recipe for Spark, for its test
 	@$(BIN)/pip install --quiet --target $@.part $(SPARK) && mv $@.part $@ || \
 	  { rm -rf $@.part; echo "no Spark: the test of its recipe is skipped" >&2; }
 
