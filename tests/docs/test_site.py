@@ -130,6 +130,14 @@ def test_the_search_finds_a_word(site, served, browser, over):
     assert browser.noise == []
 
 
+def test_the_search_leaves_out_decision_records(site):
+    """They are for developers: each has `search: {exclude: true}` above its title."""
+    items = json.loads((site / "search.json").read_text("utf-8"))["items"]
+    pages = {item["location"].partition("#")[0] for item in items}
+    assert "how-to/which-detector.html" in pages
+    assert not [page for page in pages if page.startswith("adr/")]
+
+
 def test_versions_are_listed_newest_first(tmp_path):
     from docs_version import versioned, write_index
 
