@@ -40,10 +40,7 @@ NARROW = 760
 # What the report is cut into: its parts by their address in the page.
 REPORT = {
     "report-top": ["#verdicts > p:not(.aside)", "#verdicts > .card"],
-    "report-set": ["#id0-ood0 > h3", "#id0-ood0 .scroll"],
     "report-roc-densities": ["#id0-ood0 figure"],
-    "report-threshold": ["#id0-threshold"],
-    "report-alarms": ["#id0-alarms"],
     "report-cases": ["#id0-cases > h3", "#id0-cases .gallery:first-of-type"],
 }
 DARK = {"report-dark": ["#id0-labels"]}
