@@ -326,21 +326,8 @@ def default_detector(
     training data that could not be used. With few held-out samples it is joint energy alone. The
     documentation says why: docs/explanation/the-default.md.
 
-    Parameters
-    ----------
-    train : Outputs, optional
-        The training outputs, which the combination learns from.
-    held_out : Outputs, optional
-        The data to calibrate on, if it is already there.
-    has_learned : bool
-        Whether a combination has learned already, from training outputs that are not passed again.
-    tpr, nonfinite
-        As for every detector.
-
-    Examples
-    --------
-    >>> default_detector(held_out=Outputs(np.zeros((500, 3)))).detector
-    Combined(detectors=[JointEnergy(), OutOfRange(held_out=True, layer='logits')])
+    `has_learned` says that a combination has learned already, from training outputs that are not
+    passed again.
     """
     options: Any = {"tpr": tpr, "nonfinite": nonfinite}
     combined = Combined(**options)

@@ -230,12 +230,10 @@ class Score(nn.Module):
     Arrays that the detector has learned become tensors, which move with the module.
     """
 
-    def __init__(
-        self, detector: Detector, compute: Callable[[Any, Arrays], Tensor] | None = None
-    ) -> None:
+    def __init__(self, detector: Detector) -> None:
         super().__init__()
         self.detector = copy.copy(detector)
-        self.compute: Any = type(detector)._score if compute is None else compute
+        self.compute: Any = SCORES.get(detector.name, type(detector)._score)
         arrays = {name: getattr(detector, name) for name in detector.learned}
         self.learned = [
             name
@@ -399,4 +397,4 @@ def scorer_of(detector: Detector) -> nn.Module:
             f"{bank.nbytes / 2**20:,.0f} MB of the graph, and {_LARGEST_BANK // 2**20} MB is the "
             f"limit. Fit it with bank={_LARGEST_BANK // bank[0].nbytes} or less."
         )
-    return Score(detector, SCORES.get(detector.name))
+    return Score(detector)

@@ -317,9 +317,13 @@ class Trainer:
         self.trained.train(number == 1 or not self.settings.freeze_batch_norm)
         if self.spectral:
             self.spectral.track()
-        total = 0.0
-        batches = self._batches_of(number)
-        for inputs, labels in self.train_data.batches(batches, seed=(self.settings.seed, number)):
+        total, seed = 0.0, (self.settings.seed, number)
+        n_images = len(self.train_data.labels)
+        order = np.random.default_rng(seed).permutation(n_images)
+        size = min(self.settings.batch_size, n_images)
+        # An incomplete last batch is left out.
+        batches = [order[start : start + size] for start in range(0, n_images - size + 1, size)]
+        for inputs, labels in self.train_data.batches(batches, seed):
             self.optimiser.zero_grad(set_to_none=True)
             # Spectral norms are computed before autocast, in float32.
             with (
@@ -332,17 +336,10 @@ class Trainer:
             self.optimiser.step()
             total += float(loss.detach())
             on_images(len(labels))
-        on_images(len(self.train_data.labels) - sum(map(len, batches)))  # those left out
+        on_images(n_images - size * len(batches))
         mean = total / len(batches)
         _check_finite(mean, "training")
         return mean
-
-    def _batches_of(self, number: int) -> list[NDArray[np.int64]]:
-        """Return an epoch's batches in random order; an incomplete last batch is dropped."""
-        n_images = len(self.train_data.labels)
-        order = np.random.default_rng((self.settings.seed, number)).permutation(n_images)
-        size = min(self.settings.batch_size, n_images)
-        return [order[start : start + size] for start in range(0, n_images - size + 1, size)]
 
     def validate(self) -> tuple[float, float]:
         """Return loss and mAP on the validation data; the network is in train mode afterwards."""
