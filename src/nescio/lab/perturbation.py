@@ -157,28 +157,14 @@ def step(
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of the grid that `tune` searches, and its result.
+    """One point of the grid that `tune` searches, and its result."""
 
-    Attributes
-    ----------
-    method : {"odin", "mahalanobis"}
-    aggregate : {"max", "sum"}
-    epsilon : float
-        The size of the perturbation, on the scale of pixels from 0 to 1.
-    temperature : float or None
-        For ODIN only.
-    fpr95 : float
-        Over all synthetic sets.
-    direction : str
-        The direction of the step, as for `find_directions`; by default that of the aggregate.
-    """
-
-    method: str
-    aggregate: str
-    epsilon: float
-    temperature: float | None
-    fpr95: float
-    direction: str = ""
+    method: str  # "odin" or "mahalanobis"
+    aggregate: str  # "max" or "sum"
+    epsilon: float  # the size of the perturbation, on the scale of pixels from 0 to 1
+    temperature: float | None  # for ODIN only
+    fpr95: float  # over all synthetic sets
+    direction: str = ""  # of the step, as for `find_directions`; by default the aggregate's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "direction", self.direction or self.aggregate)
@@ -197,24 +183,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The settings that `tune` found.
+    """The settings that `tune` found."""
 
-    Attributes
-    ----------
-    model_hash : str
-        The hash of the network that they hold for.
-    features : str
-        The features that Mahalanobis reads.
-    grid : tuple of Setting
-        Every setting that was tried.
-    data : mapping
-        The validation images that they were chosen on.
-    """
-
-    model_hash: str
-    features: str
-    grid: tuple[Setting, ...]
-    data: Mapping[str, Any]
+    model_hash: str  # of the network that they hold for
+    features: str  # what Mahalanobis reads
+    grid: tuple[Setting, ...]  # every setting that was tried
+    data: Mapping[str, Any]  # the validation images that they were chosen on
 
     @property
     def best(self) -> tuple[Setting, ...]:

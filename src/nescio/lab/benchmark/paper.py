@@ -24,31 +24,15 @@ from nescio.errors import ParameterError
 
 @dataclass(frozen=True)
 class PaperCell:
-    """One number of a table, or the text in its place.
+    """One number of a table, or the text in its place."""
 
-    Attributes
-    ----------
-    row : str
-        The method, as printed.
-    aggregation : str
-        "sum" in the tables with a column for it, otherwise empty.
-    detector : str
-        The same method in nescio, such as "odin(aggregate=sum)"; empty if the paper has "N/A".
-    id, ood : str
-        Names of the in-distribution and the out-of-distribution set.
-    measure : str
-        "fpr" (at a TPR of 95 %), "auroc" or "aupr".
-    text : str
-        As printed: a number in per cent, "N/A" or "-".
-    """
-
-    row: str
-    aggregation: str
-    detector: str
-    id: str
+    row: str  # the method, as printed
+    aggregation: str  # "sum" in the tables with a column for it, otherwise empty
+    detector: str  # the same method in nescio, with parameters; empty if the paper has "N/A"
+    id: str  # the in-distribution set
     ood: str
-    measure: str
-    text: str
+    measure: str  # "fpr" (at a TPR of 95 %), "auroc" or "aupr"
+    text: str  # as printed: a number in per cent, "N/A" or "-"
 
     @property
     def value(self) -> float | None:
@@ -58,27 +42,13 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper.
+    """A table of the paper."""
 
-    Attributes
-    ----------
-    key : str
-        Short name: "main", "ablation", "max-sum", ...
-    number : str
-        The number in the paper, such as "Table 1".
-    caption : str
-        What the table shows, not in the paper's words.
-    cells : tuple of PaperCell
-        Row by row, with the measures of one set next to each other.
-    remark : str
-        A remark on its numbers; usually empty.
-    """
-
-    key: str
-    number: str
-    caption: str
-    cells: tuple[PaperCell, ...]
-    remark: str = ""
+    key: str  # a short name: "main", "ablation", "max-sum", ...
+    number: str  # such as "Table 1"
+    caption: str  # what the table shows, not in the paper's words
+    cells: tuple[PaperCell, ...]  # row by row, with the measures of one set next to each other
+    remark: str = ""  # on its numbers
 
     @property
     def turned(self) -> bool:

@@ -33,33 +33,16 @@ MEASURES = ("fpr", "auroc", "aupr")
 
 @dataclass(frozen=True)
 class Line:
-    """One result.
+    """The result of one detector on one OOD set, for one seed."""
 
-    Attributes
-    ----------
-    spec : str
-        The name of the benchmark.
-    id, ood : str
-        Names of the in-distribution and the out-of-distribution set.
-    detector : str
-        As the spec names it, such as "top_k_joint_energy(k=5)".
-    seed : int
-    evaluation : Evaluation or None
-        None if the detector could not run.
-    skipped : str
-        The reason why it could not run.
-    manifest : mapping
-        What the result was made from: data, network, settings, versions.
-    """
-
-    spec: str
-    id: str
+    spec: str  # the name of the benchmark
+    id: str  # the in-distribution set
     ood: str
-    detector: str
+    detector: str  # as the spec names it, such as "top_k_joint_energy(k=5)"
     seed: int
-    evaluation: Evaluation | None
-    skipped: str = ""
-    manifest: Mapping[str, Any] = field(default_factory=dict)
+    evaluation: Evaluation | None  # None if the detector could not run
+    skipped: str = ""  # the reason why it could not run
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # data, network, settings, versions
 
     def as_dict(self) -> dict[str, Any]:
         """Return the line as plain data, for JSON."""

@@ -35,30 +35,14 @@ _SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class BenchmarkSet:
-    """An in-distribution set and the out-of-distribution sets that it is compared with.
-
-    Attributes
-    ----------
-    name : str
-    data : str
-        The address of a data set with the splits train, val and test, as `KIND:PATH`.
-    ood : mapping of str to str
-        Name and address of each out-of-distribution set, as `KIND:PATH` or `KIND@SPLIT:PATH`.
-    network : str
-        The file of a trained network. If empty, one network is trained per seed.
-    skip_bad : bool
-        Whether to leave out images that cannot be read.
-    mean_labels : int
-        What `k=mean_labels` stands for. If 0, the mean number of labels per training image is
-        counted and rounded.
-    """
+    """An in-distribution set and the out-of-distribution sets that it is compared with."""
 
     name: str
-    data: str
-    ood: Mapping[str, str]
-    network: str = ""
-    skip_bad: bool = False
-    mean_labels: int = 0
+    data: str  # the address of a data set with the splits train, val and test: KIND:PATH
+    ood: Mapping[str, str]  # name and address of each OOD set: KIND:PATH or KIND@SPLIT:PATH
+    network: str = ""  # the file of a trained network; if empty, one is trained per seed
+    skip_bad: bool = False  # whether to leave out images that cannot be read
+    mean_labels: int = 0  # what `k=mean_labels` stands for; if 0, counted in the training images
 
     def __post_init__(self) -> None:
         parse_address(self.data).with_split("test")
@@ -81,49 +65,21 @@ class BenchmarkSet:
 
 @dataclass(frozen=True)
 class BenchmarkSpec:
-    """What to run.
+    """What to run. docs/how-to/run-a-benchmark.md describes every key."""
 
-    Attributes
-    ----------
-    name : str
-        The name of the file, without its suffix.
-    title : str
-    detectors : tuple of str
-        Such as "joint_energy", "top_k_joint_energy(k=5)" or "package.module:Class(k=5)". The value
-        of k may be mean_labels.
-    sets : tuple of BenchmarkSet
-    seeds : tuple of int
-        One network is trained per seed.
-    train : TrainSettings
-    tune : TuneSettings
-    paper_tables : tuple of str
-        Keys of the paper's tables that the results are compared with.
-    bootstrap : int
-        Number of resamples for the intervals.
-    features : str, optional
-        The layers that detectors read, as `extract` takes them, such as "pooled,penultimate", which
-        is the default for nescio's networks. The first are the features.
-    fit_on : mapping of str to {"train", "val"}
-        The split that a detector learns from, by the name of the detector; by default "train".
-    nus_wide_halves : {"nescio", "authors"}
-        How the official Test list of NUS-WIDE is halved; see `load_nus_wide`.
-    protocol : {"paper", "authors"}
-        Where the defaults come from; see `with_protocol`.
-    """
-
-    name: str
+    name: str  # of the file, without its suffix
     title: str
-    detectors: tuple[str, ...]
+    detectors: tuple[str, ...]  # with their parameters; the value of k may be mean_labels
     sets: tuple[BenchmarkSet, ...]
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = (0,)  # one network is trained per seed
     train: TrainSettings = field(default_factory=TrainSettings)
     tune: TuneSettings = field(default_factory=TuneSettings)
-    paper_tables: tuple[str, ...] = ()
-    bootstrap: int = 1000
-    features: str | None = None
-    fit_on: Mapping[str, str] = field(default_factory=dict)
-    nus_wide_halves: str = "nescio"
-    protocol: str = "paper"
+    paper_tables: tuple[str, ...] = ()  # keys of those that the results are compared with
+    bootstrap: int = 1000  # resamples for the intervals
+    features: str | None = None  # the layers that detectors read, as `extract` takes them
+    fit_on: Mapping[str, str] = field(default_factory=dict)  # "train" or "val", by detector
+    nus_wide_halves: str = "nescio"  # or "authors": see `load_nus_wide`
+    protocol: str = "paper"  # or "authors": see `with_protocol`
 
     def __post_init__(self) -> None:
         for name in ("detectors", "sets", "seeds"):
