@@ -69,28 +69,14 @@ RunBatch = Callable[[Any], Arrays]
 
 @dataclass(frozen=True)
 class Extraction:
-    """What `extract` did.
-
-    Attributes
-    ----------
-    path : Path
-    n_images : int
-        Images in the file.
-    n_computed : int
-        The number of them that were computed now; the others were there already.
-    seconds : float
-    skipped : tuple of BadFile
-        The images that were left out of the split.
-    runtime : RuntimeChoice
-        What ran the model, and why.
-    """
+    """What `extract` did."""
 
     path: Path
-    n_images: int
-    n_computed: int
+    n_images: int  # in the file
+    n_computed: int  # of these, now; the others were there already
     seconds: float
-    skipped: tuple[BadFile, ...]
-    runtime: RuntimeChoice
+    skipped: tuple[BadFile, ...]  # the images that were left out of the split
+    runtime: RuntimeChoice  # what ran the model, and why
 
 
 def extract(

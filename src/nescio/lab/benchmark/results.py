@@ -229,17 +229,10 @@ RESULTS = "results.jsonl"
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """The results of a benchmark.
-
-    Attributes
-    ----------
-    folder : Path
-    lines : tuple of Line
-        By set, then by seed.
-    """
+    """The results of a benchmark."""
 
     folder: Path
-    lines: tuple[Line, ...]
+    lines: tuple[Line, ...]  # by set, then by seed
 
     @classmethod
     def load(cls, folder: str | Path) -> BenchmarkRun:

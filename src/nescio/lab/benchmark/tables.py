@@ -53,22 +53,12 @@ TableCell = tuple[TablePart, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A table, independent of any format.
+    """A table, independent of any format."""
 
-    Attributes
-    ----------
-    title : str
-        Plain text; may be empty.
-    columns : tuple of Column
-    rows : tuple of rows, each a tuple with one TableCell per column
-    notes : tuple of str
-        Plain text, shown below the table.
-    """
-
-    title: str
+    title: str  # plain text; may be empty
     columns: tuple[Column, ...]
-    rows: tuple[tuple[TableCell, ...], ...]
-    notes: tuple[str, ...] = ()
+    rows: tuple[tuple[TableCell, ...], ...]  # each with one cell per column
+    notes: tuple[str, ...] = ()  # plain text, shown below the table
 
     def to_markdown(self) -> str:
         """Return a Markdown table, with the title above and the notes below."""

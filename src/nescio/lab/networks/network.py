@@ -330,22 +330,11 @@ def load_own(target: str) -> nn.Module:
 
 @dataclass(frozen=True)
 class Architecture:
-    """How to build a network.
+    """How to build a network."""
 
-    Attributes
-    ----------
-    name : str
-        As `build_network` takes it: a torchvision name, timm/<name>, efficientnet-lite0, or
-        module:package.module:factory.
-    n_hidden : int
-        Units of the hidden layer of the head.
-    features : str, optional
-        The layer of the user's own module whose output is the features.
-    """
-
-    name: str
-    n_hidden: int = HIDDEN_UNITS
-    features: str | None = None
+    name: str  # as `build_network` takes it
+    n_hidden: int = HIDDEN_UNITS  # units of the hidden layer of the head
+    features: str | None = None  # the layer of the user's own module whose output they are
 
     def build(self, n_labels: int, weights: str | Path | None = None) -> nn.Module:
         """Build the network, with pre-trained weights if any are named."""
