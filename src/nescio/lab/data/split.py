@@ -298,16 +298,12 @@ def without_damaged(split: Split, on_images: Callable[[int], object] = lambda co
 class Augmentation:
     """Random crops, stretched to the square, and mirror images half of the time.
 
-    Parameters
-    ----------
-    crop_scale : tuple of two floats
-        The smallest and largest share of the image's area to keep. A crop cannot be larger than the
-        image: with a largest share above 1, sizes are drawn again until a crop fits, at most 10
-        times, and then the whole image is taken (or its middle, if it is long and narrow).
-    flip : bool
+    A crop cannot be larger than the image: with a largest share above 1, sizes are drawn again
+    until a crop fits, at most 10 times, and then the whole image is taken (or its middle, if it is
+    long and narrow).
     """
 
-    crop_scale: tuple[float, float] = (0.5, 1.0)
+    crop_scale: tuple[float, float] = (0.5, 1.0)  # the smallest and largest share of the area
     flip: bool = True
 
     def __post_init__(self) -> None:

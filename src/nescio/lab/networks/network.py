@@ -87,12 +87,8 @@ class TwoLayerHead(nn.Module):
 class Network(nn.Module):
     """A module from images of shape (n, 3, height, width) to logits.
 
-    Parameters
-    ----------
-    backbone : Module
-        From images to pooled features of shape (n_images, n_features).
-    head : Module
-        From pooled features to logits; its last layer is called `labels`.
+    The backbone gives pooled features of shape (n_images, n_features), from which the head gives
+    logits; its last layer is called `labels`.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
@@ -348,22 +344,13 @@ class Checkpoint:
     """A network and all that is needed to use it.
 
     The hashes are computed once: do not change the network's weights after asking for one.
-
-    Attributes
-    ----------
-    network : Module
-        From images to logits.
-    architecture : Architecture
-    label_names : tuple of str
-    preprocessing : Preprocessing
-    training : mapping
-        How it was trained: settings, data, epoch, history. Anything that JSON can hold.
     """
 
-    network: nn.Module
+    network: nn.Module  # from images to logits
     architecture: Architecture
     label_names: tuple[str, ...]
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    # How it was trained: settings, data, epoch, history. Anything that JSON can hold.
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -173,10 +173,8 @@ class SpectralNorm:
     """Keeps the weights of trained layers at the spectral norm 1 (Miyato et al., 2018).
 
     A weight, as a matrix with one row per output, is divided by its largest singular value, which
-    one step of the power method per batch keeps track of. SNoJoE (Mei et al., 2024) trains networks
-    for joint energy with it: such a layer cannot stretch distances, so an input far from the
-    training data is less likely to be mapped onto it or to large logits. Only training needs the
-    parts of such a layer. A saved network has plain weights.
+    one step of the power method per batch keeps track of. docs/how-to/train-a-network.md says why.
+    Only training needs the parts of such a layer. A saved network has plain weights.
 
     `trained` is the part of the network that is trained. Layers without gradients stay as they are.
     """
