@@ -98,11 +98,7 @@ def find_directions(
         directions = {}
         std = preprocessing.per_colour(preprocessing.std, inputs)
         for name in names:
-            if name == "gaussian":
-                assert gaussian is not None
-                loss = _nearest_distances(features, gaussian).sum()
-            else:
-                loss = _loss(logits, name)
+            loss = _loss(logits, name) if name != "gaussian" else _distance(features, gaussian)
             (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=True)
             directions[name] = gradient.sign_().div_(std)
     return Perturbation(
@@ -124,14 +120,15 @@ def _loss(logits: Tensor, direction: str) -> Tensor:
     return binary_cross_entropy_with_logits(logits, predicted, reduction="sum")
 
 
-def _nearest_distances(features: Tensor, gaussian: Mahalanobis) -> Tensor:
-    """Return the squared Mahalanobis distance of each sample to the nearest label mean."""
+def _distance(features: Tensor, gaussian: Mahalanobis | None) -> Tensor:
+    """Return the sum of the samples' squared Mahalanobis distances to the nearest label mean."""
+    assert gaussian is not None
     center, whitening, means = (
         torch.as_tensor(array, dtype=features.dtype, device=features.device)
         for array in (gaussian.center_, gaussian.whitening_, gaussian.means_)
     )
     whitened = (features - center) @ whitening
-    return (whitened[:, None] - means).square().sum(2).amin(1)
+    return (whitened[:, None] - means).square().sum(2).amin(1).sum()
 
 
 def step(

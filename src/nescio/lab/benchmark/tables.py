@@ -182,11 +182,7 @@ def _latex_cell(cell: TableCell) -> str:
 def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, Table]:
     """Return all tables of a benchmark, by the names of their files.
 
-    Parameters
-    ----------
-    lines : sequence of Line
-    paper : sequence of str
-        Keys of the paper's tables to compare the results with.
+    `paper` has the keys of the paper's tables to compare the results with.
     """
     pairs = dict.fromkeys((line.id, line.ood) for line in lines)
     names = [f"{file_name(id_name)}-vs-{file_name(ood)}" for id_name, ood in pairs]
@@ -384,14 +380,9 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
     """Return a table of the paper with results beside its numbers, one row per measure.
 
     Each cell has the result, the paper's number, and the difference in percentage points. The best
-    results and the best of the paper's numbers are bold.
-
-    Parameters
-    ----------
-    table : PaperTable
-    lines : sequence of Line
-        Results of the network that the table is about, which is not checked. They are matched by
-        the names of ID set, OOD set and detector; other lines are ignored.
+    results and the best of the paper's numbers are bold. The lines must be of the network that the
+    table is about, which is not checked. They are matched by the names of ID set, OOD set and
+    detector; other lines are ignored.
     """
     wanted = {(cell.id, cell.ood, cell.detector) for cell in table.cells if cell.detector}
     lines = [line for line in lines if (line.id, line.ood, line.detector) in wanted]
