@@ -117,6 +117,7 @@ class HistogramChart(Chart):
         name: str,
         batch: Batch | None = None,
         width: int = 440,
+        height: int = 190,
         x_label: str = "",
     ) -> None:
         self.histogram = histogram
@@ -129,7 +130,7 @@ class HistogramChart(Chart):
             Scale(0.0, 1.15 * max(float(self.shares.max()), float(outline.max()))),
             name=name,
             width=width,
-            height=190,
+            height=height,
             x_label=x_label,
             x_ticks=scale.ticks(max(2, width // 90)),
             y_ticks=[],
