@@ -25,7 +25,7 @@ from nescio.lab.benchmark.run import make_pipelines, run_benchmark
 from nescio.lab.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.lab.benchmark.tables import Table, fpr_table, mean_fprs
 from nescio.lab.report import write_report
-from nescio.lab.report.cases import Introduction
+from nescio.lab.report.verdicts import Chosen, Promise
 from nescio.metrics.comparison import Spread
 from nescio.outputs import Outputs
 
@@ -170,14 +170,15 @@ def _described(
     )
     facts = run.lines[0].manifest
     oods = [f"{len(outputs):,} of {ood}" for ood, outputs in first.ood_outputs.items()]
+    promise = Promise.of(detector, detector.assess(first.id_outputs, from_probs=False))
     sentences = (
         f"The model ({facts['model']}) was trained on {facts['data']['train']['n_images']:,} scenes"
         f" to say which of these a scene shows: {', '.join(first.id_outputs.label_names or ())}.",
         f"It was shown {len(first.id_outputs):,} new scenes of these, and scenes that show none of "
         f"them: {', '.join(oods)}.",
         chosen.reason,
-        f"{detector.name}, calibrated on validation scenes to keep {100 * detector.tpr:g} %, "
-        f"keeps {100 * kept:.1f} % of the new scenes and flags {shares}.",
+        f"{detector.name}, calibrated on validation scenes, flags {100 * promise.share:.1f} % of "
+        f"the new scenes, and {shares}. {promise.text()}",
         f"On average over these sets, {through} (FPR95). {best} is the best single detector in "
         "hindsight: by these very numbers, which nobody knows before.",
     )
@@ -218,10 +219,9 @@ def _write(
             )
             for of_network in evidence
         ]
-    introduction = Introduction(demo.sentences, demo.table, demo.detector)
-    write_report(
-        demo.folder / REPORT, lines, evidence, title=title, introduction=introduction, force=force
-    )
+    context, origin = demo.sentences[:2], demo.sentences[2:3]
+    chosen = Chosen(demo.detector.text(defaults=False), demo.detector, context, origin)
+    write_report(demo.folder / REPORT, lines, evidence, title=title, chosen=chosen, force=force)
     demo.detector.save(demo.folder / DETECTOR, force=force)
     evidence[0].id_outputs.save(demo.folder / TEST, force=force)
     evidence[0].ood_outputs[_UNSEEN_SET].save(demo.folder / UNSEEN, force=force)

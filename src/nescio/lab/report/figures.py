@@ -33,6 +33,11 @@ LegendEntry = tuple[str, str]  # CSS class and text
 Flags = NDArray[np.bool_]
 
 MAX = "max_logit"
+
+Pair = tuple[str, str]
+"""The detector that leads a page, and the one that it is compared with."""
+USUAL_PAIR: Pair = (JOINT, MAX)
+
 _LARGEST = 3e38  # replaces an infinite energy
 
 
@@ -81,7 +86,7 @@ def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
     Of detectors whose AUROC is equal to four decimals, joint energy comes first, then the largest
     logit. An OOD set is left out if no detector has a threshold.
     """
-    names = [name for name in (JOINT, MAX) if name in evidence.scores]
+    names = [name for name in USUAL_PAIR if name in evidence.scores]
     names += [name for name in evidence.scores if name not in names]
     usable = {
         name: evidence.scores[name]
@@ -101,7 +106,7 @@ def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
 def find_threshold(id_scores: Values, tpr: float) -> float | None:
     """Return the threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
     # 1e-9 corrects rounding: 10 * (1 - 0.9) must count as 1, although it is 0.9999999999999998.
-    rank = math.floor(len(id_scores) * (1 - tpr) + 1e-9)
+    rank = min(math.floor(len(id_scores) * (1 - tpr) + 1e-9), len(id_scores) - 1)
     threshold = float(np.sort(id_scores)[rank])
     return threshold if math.isfinite(threshold) else None
 
@@ -135,14 +140,14 @@ _Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID a
 _CORNER = (0.3, 0.7)  # the enlarged part: FPR up to, TPR from
 
 
-def roc_figure(evidence: Evidence, ood: str, tpr: float) -> dict[str, Any]:
+def roc_figure(evidence: Evidence, ood: str, tpr: float, first: str) -> dict[str, Any]:
     """Draw the ROC curves of all detectors, and the upper left corner if a curve reaches it."""
-    curves = [
-        (number, curve_style(number, name), name, scored.id_scores, scored.ood_scores[ood])
-        for number, (name, scored) in enumerate(evidence.scores.items())
-    ]
-    # Joint energy is drawn last, on top of the others.
-    curves.sort(key=lambda curve: curve[2] == JOINT)
+    curves = []
+    for number, (name, scored) in enumerate(evidence.scores.items()):
+        css = curve_style(number, JOINT if name == first else "")
+        curves.append((number, css, name, scored.id_scores, scored.ood_scores[ood]))
+    # The first detector is drawn last, on top of the others.
+    curves.sort(key=lambda curve: curve[2] == first)
     return _roc_curves(f"ROC curves, {evidence.id_name} against {ood}", curves, tpr)
 
 
@@ -184,7 +189,7 @@ def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, A
     return {"charts": charts, "legend": legend}
 
 
-def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch | None:
+def density_switch(evidence: Evidence, ood: str, tpr: float, css: str, pair: Pair) -> Switch | None:
     """Draw the score densities of ID and OOD for every detector; two of them are shown."""
     panels: list[Panel] = []
     for number, (name, scored) in enumerate(evidence.scores.items()):
@@ -201,7 +206,7 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch
     if not panels:
         return None
     keys = {panel.name: panel.key for panel in panels}
-    left, right = keys.get(MAX, panels[0].key), keys.get(JOINT, panels[-1].key)
+    left, right = keys.get(pair[0], panels[0].key), keys.get(pair[1], panels[-1].key)
     return Switch(panels, {"Left": [left], "Right": [right]})
 
 
@@ -233,7 +238,7 @@ def _density_chart(
     return chart.draw()
 
 
-def threshold_switch(evidence: Evidence, tpr: float) -> Switch | None:
+def threshold_switch(evidence: Evidence, tpr: float, first: str) -> Switch | None:
     """Draw the share of each set kept over the threshold, for every detector; one is shown."""
     panels = []
     for number, (name, scored) in enumerate(evidence.scores.items()):
@@ -246,7 +251,7 @@ def threshold_switch(evidence: Evidence, tpr: float) -> Switch | None:
     if not panels:
         return None
     keys = {panel.name: panel.key for panel in panels}
-    return Switch(panels, {"Detector": [keys.get(JOINT, panels[0].key)]})
+    return Switch(panels, {"Detector": [keys.get(first, panels[0].key)]})
 
 
 def _threshold_chart(

@@ -27,26 +27,23 @@ from nescio.lab.benchmark.results import (
     read_lines,
     summarise,
 )
-from nescio.lab.report.cases import (
-    Introduction,
-    case_groups,
-    false_alarms,
-    introduced,
-    why_no_pictures,
-)
+from nescio.lab.report.cases import case_groups, why_no_pictures
 from nescio.lab.report.figures import (
-    MAX,
+    USUAL_PAIR,
+    Pair,
     best_detectors,
     density_switch,
     joint_roc_figures,
     label_switch,
     roc_figure,
+    scores_of,
     set_legend,
     threshold_switch,
     top_k_figure,
 )
-from nescio.metrics import Evaluation
-from nescio.metrics.comparison import Spread, chance_note, compare_outputs, find_lead
+from nescio.lab.report.verdicts import Chosen, describe_verdicts, false_alarms, flagged
+from nescio.metrics import Evaluation, evaluate
+from nescio.metrics.comparison import Scored, Spread, chance_note, compare_outputs, find_lead
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
 from nescio.outputs.sets import Sets
@@ -93,14 +90,17 @@ def from_results(
 def from_outputs(
     name: str,
     sets: Sets,
+    chosen: Chosen,
     detectors: Mapping[str, Detector],
     *,
     text_column: str | None,  # the kept column of ID and OOD that has the texts
     image_roots: Mapping[str, Path],  # for each set, the folder in which its ids are image files
-    files: Mapping[str, Any],  # where the outputs came from, for the manifest
     on_step: Callable[[int], object],
 ) -> ReportInputs:
-    """Evaluate detectors on the outputs of one network; `name` is that of the ID set."""
+    """Evaluate detectors on the outputs of one network; `name` is that of the ID set.
+
+    Without OOD data, there is nothing to evaluate, and there are no lines.
+    """
 
     def with_texts(outputs: Outputs, set_name: str) -> Outputs:
         if text_column is None:
@@ -114,11 +114,25 @@ def from_outputs(
 
     id_outputs = with_texts(sets.id, "the ID data")
     ood = {ood: with_texts(outputs, f"the OOD data {ood!r}") for ood, outputs in sets.ood.items()}
+    if not ood:
+        return [], [Evidence(name, 0, id_outputs, {}, {}, image_roots)]
+    own = chosen.detector.text()
+    others = {each: detector for each, detector in detectors.items() if detector.text() != own}
     comparison = compare_outputs(
-        detectors, id_outputs, ood, train=sets.train, held_out=sets.held_out, on_step=on_step
+        others, id_outputs, ood, train=sets.train, held_out=sets.held_out, on_step=on_step
     )
-    manifest = {"files": files, "id": dict(id_outputs.manifest)}
-    lines = comparison_lines(comparison, name, name, 0, manifest)
+    scored = Scored(
+        chosen.detector.score_samples(id_outputs, from_probs=False),
+        {each: chosen.detector.score_samples(ood[each], from_probs=False) for each in ood},
+    )
+    results = {
+        each: {chosen.name: evaluate(scored.id_scores, scored.ood_scores[each]), **by_detector}
+        for each, by_detector in comparison.results.items()
+    }
+    comparison = replace(
+        comparison, results=results, scores={chosen.name: scored, **comparison.scores}
+    )
+    lines = comparison_lines(comparison, name, name, 0, chosen.manifest)
     return lines, [Evidence(name, 0, id_outputs, ood, comparison.scores, image_roots)]
 
 
@@ -135,7 +149,7 @@ def build_report(
     evidence: Sequence[Evidence],
     *,
     title: str,
-    introduction: Introduction | None = None,
+    chosen: Chosen | None = None,
 ) -> str:
     """Return the report as HTML.
 
@@ -148,10 +162,11 @@ def build_report(
         significance of a lead is tested in all seeds. Without evidence there are only tables.
     title : str
         Title of the page.
-    introduction : Introduction, optional
-        What comes before the summary; it shows inputs of the first evidence, which must be there.
+    chosen : Chosen, optional
+        A detector that the page is about. Its verdicts on the first evidence, which must be there,
+        come before the summary. With it, there may be no lines.
     """
-    if not lines:
+    if not lines and chosen is None:
         raise InputError("a report needs at least one result line, got none.")
     jinja2 = require("jinja2", "report")
     environment = jinja2.Environment(
@@ -161,14 +176,15 @@ def build_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    manifest = {} if chosen is None else chosen.manifest
     script = resource("script.js")
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     page: str = environment.get_template("page.html.j2").render(
         title=title,
-        introduction=introduction and introduced(introduction, evidence[0]),
+        verdicts=chosen and describe_verdicts(chosen, evidence[0]),
         joint_rocs=_joint_rocs(lines, evidence),
-        chapters=_chapters(lines, evidence),
-        manifests=_manifests(lines),
+        chapters=_chapters(lines, evidence, chosen),
+        manifests=_manifests(lines) or {(evidence[0].id_name, 0): dict(_flat(manifest, ""))},
         version=__version__,
         style=Markup(chart_style() + resource("style.css")),
         script=Markup(script),
@@ -184,12 +200,12 @@ def write_report(
     evidence: Sequence[Evidence],
     *,
     title: str,
-    introduction: Introduction | None = None,
+    chosen: Chosen | None = None,
     force: bool = False,
 ) -> None:
     """Write the report to one file, atomically; replace an existing file only with `force`."""
     check_target(path, force=force)
-    page = build_report(lines, evidence, title=title, introduction=introduction)
+    page = build_report(lines, evidence, title=title, chosen=chosen)
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, "utf-8")
 
@@ -236,24 +252,29 @@ def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 # --- chapters -------------------------------------------------------------------------------------
 
 
-def _chapters(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
+def _chapters(
+    lines: Sequence[Line], evidence: Sequence[Evidence], chosen: Chosen | None
+) -> list[dict[str, Any]]:
     """Return one chapter per ID set, in order of appearance."""
     chapters = []
     for number, id_name in enumerate(dict.fromkeys(line.id for line in lines)):
         own = [line for line in lines if line.id == id_name]
         seeds = sorted((run for run in evidence if run.id_name == id_name), key=lambda e: e.seed)
-        chapters.append(_chapter(f"id{number}", own, seeds))
+        chapters.append(_chapter(f"id{number}", own, seeds, chosen))
     return chapters
 
 
-def _chapter(anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence]) -> dict[str, Any]:
+def _chapter(
+    anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence], chosen: Chosen | None
+) -> dict[str, Any]:
     """Return one ID set: a section per OOD set, and the figures that these share."""
     tpr, id_name = _tpr(lines), lines[0].id
+    pair = USUAL_PAIR if chosen is None else chosen.pair
     first = next((run for run in evidence if run.scores and run.ood_outputs), None)
     summary = summarise(lines)
     sections = []
     for number, ood in enumerate(dict.fromkeys(line.ood for line in lines)):
-        figures = None if first is None else _pair_figures(first, ood, tpr)
+        figures = None if first is None else _pair_figures(first, ood, tpr, pair)
         own = [line for line in lines if line.ood == ood]
         curves = [] if first is None or figures is None else list(first.scores)
         sections.append(
@@ -261,7 +282,9 @@ def _chapter(anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence]) -
                 "ood": ood,
                 "anchor": f"{anchor}-ood{number}",
                 "figures": figures,
-                "standings": _standings(own, summary.get((id_name, ood), {}), evidence, curves),
+                "standings": _standings(
+                    own, summary.get((id_name, ood), {}), evidence, curves, chosen
+                ),
             }
         )
     return {
@@ -270,38 +293,51 @@ def _chapter(anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence]) -
         "tpr": percent(tpr),
         "n_seeds": len({line.seed for line in lines}),
         "sections": sections,
-        "figures": None if first is None else _shared_figures(first, tpr),
+        "figures": None if first is None else _shared_figures(first, tpr, chosen),
     }
 
 
-def _pair_figures(evidence: Evidence, ood: str, tpr: float) -> dict[str, Any] | None:
+def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[str, Any] | None:
     """Return the figures of one OOD set; None if the evidence lacks it."""
     if ood not in evidence.ood_outputs:
         return None
     css = set_style(list(evidence.ood_outputs).index(ood))
     return {
-        "roc": roc_figure(evidence, ood, tpr),
-        "densities": density_switch(evidence, ood, tpr, css),
+        "roc": roc_figure(evidence, ood, tpr, pair[0]),
+        "densities": density_switch(evidence, ood, tpr, css, pair),
         "legend": [("id", evidence.id_name), (css, ood)],
     }
 
 
-def _shared_figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
-    """Return the figures that all OOD sets of a chapter share."""
-    best = best_detectors(evidence, tpr)
-    groups = case_groups(evidence, tpr, best)
-    return {
+def _shared_figures(evidence: Evidence, tpr: float, chosen: Chosen | None) -> dict[str, Any]:
+    """Return the figures that all OOD sets of a chapter share.
+
+    Those that explain joint energy are left out of a page about another detector.
+    """
+    pair = USUAL_PAIR if chosen is None else chosen.pair
+    best = best_detectors(evidence, tpr) if chosen is None else {}
+    groups = case_groups(evidence, tpr, pair, best)
+    figures = {
         "seed": evidence.seed,
         "outputs": evidence.id_outputs,
+        "thresholds": threshold_switch(evidence, tpr, pair[0]),
+        "legend": set_legend(evidence),
+        "pair": pair,
+        "cases": groups,
+        "other_best": {ood: name for ood, name in best.items() if name not in pair},
+        "why_no_pictures": why_no_pictures(evidence, groups),
+        "energies": None,
+        "alarms": None,
+    }
+    if chosen is not None:
+        return figures
+    names = dict.fromkeys((*pair, *best.values()))
+    flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in names}
+    return figures | {
         "energies": label_switch(evidence),
         "energies_legend": set_legend(evidence, with_label=True),
         "top_k": top_k_figure(evidence, tpr),
-        "thresholds": threshold_switch(evidence, tpr),
-        "legend": set_legend(evidence),
-        "alarms": false_alarms(evidence, tpr, tuple(best.values())),
-        "cases": groups,
-        "other_best": {ood: name for ood, name in best.items() if name not in (JOINT, MAX)},
-        "why_no_pictures": why_no_pictures(evidence, groups),
+        "alarms": false_alarms(evidence, flags, tpr),
     }
 
 
@@ -309,7 +345,11 @@ def _shared_figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
 
 
 def _standings(
-    lines: Sequence[Line], spreads: Spreads, evidence: Sequence[Evidence], curves: Sequence[str]
+    lines: Sequence[Line],
+    spreads: Spreads,
+    evidence: Sequence[Evidence],
+    curves: Sequence[str],
+    chosen: Chosen | None,
 ) -> dict[str, Any]:
     """Return the standings from the lines of one pair, their summary, and all its evidence.
 
@@ -325,7 +365,13 @@ def _standings(
     fpr_name = next((evaluation.fpr_name for evaluation in first.values()), "FPR95")
     ranked = sorted(spreads, key=lambda name: spreads[name]["fpr"].mean)
     fprs = {name: spreads[name]["fpr"] for name in ranked}
-    sentence = f"On {lines[0].id} against {ood}, {_ranking_sentence(fprs, fpr_name)}"
+    first_name = JOINT if chosen is None else chosen.name
+    ranking = (
+        _ranking_sentence(fprs, fpr_name)
+        if chosen is None
+        else _places_sentence(fprs, fpr_name, chosen.pair)
+    )
+    sentence = f"On {lines[0].id} against {ood}, {ranking}"
     evaluations = {
         name: [line.evaluation for line in lines if line.detector == name and line.evaluation]
         for name in ranked
@@ -339,9 +385,9 @@ def _standings(
             {
                 "detector": name,
                 "cells": _cells(name, spreads, first.get(name)),
-                "strip": _fpr_strip(name, fprs[name], first.get(name)),
+                "strip": _fpr_strip(name == first_name, fprs[name], first.get(name)),
                 "curve": curves.index(name) if name in curves else None,
-                "is_joint": name == JOINT,
+                "is_first": name == first_name,
             }
             for name in ranked
         ],
@@ -370,8 +416,19 @@ def _ranking_sentence(fprs: Mapping[str, Spread], fpr_name: str) -> str:
         rest = [name for name in fprs if name not in leaders]
         after = f"; next is {rest[0]} with {fprs[rest[0]]}" if rest else ""
         return f"{head}{after}."
-    place = 1 + sum(fpr.printed < fprs[JOINT].printed for fpr in fprs.values())
-    return f"{head}, {JOINT} is {_ordinal(place)} of {len(fprs)} with {fprs[JOINT]}."
+    return f"{head}, {JOINT} is {_place(fprs, JOINT)} of {len(fprs)} with {fprs[JOINT]}."
+
+
+def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> str:
+    """Say where the chosen detector stands, then the one it is compared with, then the best."""
+    places = [f"{name} lets {fprs[name]} % through ({_place(fprs, name)})" for name in pair]
+    best = next(iter(fprs))
+    hindsight = "" if best in pair else f" In hindsight, {best} is the best, with {fprs[best]} %."
+    return f"{', '.join(places)} of {len(fprs)} detectors ({fpr_name}).{hindsight}"
+
+
+def _place(fprs: Mapping[str, Spread], name: str) -> str:
+    return _ordinal(1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values()))
 
 
 def _ordinal(place: int) -> str:
@@ -401,14 +458,14 @@ def _cells(name: str, spreads: Spreads, first: Evaluation | None) -> list[dict[s
     return cells
 
 
-def _fpr_strip(name: str, spread: Spread, first: Evaluation | None) -> Markup:
+def _fpr_strip(is_first: bool, spread: Spread, first: Evaluation | None) -> Markup:
     """Draw the FPR as a point between 0 and 100 %, with its spread or interval as a line."""
     low = high = None
     if spread.deviation is not None:
         low, high = spread.mean - spread.deviation, spread.mean + spread.deviation
     elif first is not None:
         low, high = first.fpr.low, first.fpr.high
-    return strip(spread.mean, low, high, "joint" if name == JOINT else "plain").html
+    return strip(spread.mean, low, high, "joint" if is_first else "plain").html
 
 
 def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
