@@ -25,7 +25,7 @@ from pathlib import Path
 from PIL import Image
 
 from nescio.detectors import JointEnergy, load
-from nescio.lab.report.monitor_page import draw_monitor
+from nescio.lab.report import draw_monitor
 from nescio.monitor import Monitor
 from nescio.outputs import Outputs
 

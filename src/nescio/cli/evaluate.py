@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -284,22 +285,15 @@ def report(
             "for tables without figures.",
         ),
     ] = None,
-    id_path: Annotated[
-        str | None, Option("--id", help="The outputs to report on, not used in training.")
-    ] = None,
-    ood_paths: Annotated[
-        list[str] | None,
-        Option("--ood", help="Out-of-distribution outputs, to compare detectors. May be repeated."),
-    ] = None,
+    id_path: Annotated[str | None, ID_DATA] = None,
+    ood_paths: Annotated[list[str] | None, OOD_DATA] = None,
     detector: Annotated[
         Path | None,
         "A detector saved by calibrate. Without it, the default is calibrated on --held-out or, "
         "without that, on half of the rows of --id.",
     ] = None,
     train: Train = None,
-    held_out: Annotated[
-        str | None, "Held-out in-distribution outputs, to calibrate on. Not used in training."
-    ] = None,
+    held_out: HeldOut = None,
     images: Annotated[
         list[str] | None,
         Option(
@@ -361,11 +355,11 @@ def report(
         else:
             with working("calibrating"):
                 chosen, sets = choose_default(sets, nonfinite or "raise")
-        paths = {"id": id_path, "ood": ood_paths, "detector": detector, "train": train}
-        chosen = chosen.made_from({**paths, "held_out": held_out}, sets.id)
-        detectors = {
-            each: build_detector(each, nonfinite=nonfinite or "raise") for each in detector_names()
-        }
+        given = {"ood": ood_paths, "detector": detector, "train": train, "held_out": held_out}
+        paths = {"id": id_path, **{kind: path for kind, path in given.items() if path}}
+        chosen = replace(chosen, manifest={"files": paths, "id": dict(sets.id.manifest)})
+        how = nonfinite or "raise"
+        detectors = {each: build_detector(each, nonfinite=how) for each in detector_names()}
         with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
             lines, evidence = from_outputs(
                 name,

@@ -49,10 +49,6 @@ class Demo:
     run : BenchmarkRun
     detector : Detector
         Calibrated on validation scenes of the first network.
-    test_kept : float
-        The share of the test scenes that it keeps.
-    flagged : dict of str to float
-        The share of each OOD set that it flags.
     sentences : tuple of str
         What was done and found, in words.
     shown : tuple of str
@@ -64,8 +60,6 @@ class Demo:
     folder: Path
     run: BenchmarkRun
     detector: Detector
-    test_kept: float
-    flagged: dict[str, float]
     sentences: tuple[str, ...]
     shown: tuple[str, ...]
     table: Table
@@ -158,12 +152,10 @@ def _described(
     best = next(name for name in fprs if parse_detector(name)[0] != Combined.name)
     names = {own, JointEnergy.name, MaxLogit.name, best, *wanted}
     shown = tuple(name for name in fprs if name in names or ALL in wanted)
-    kept = float((detector.predict(first.id_outputs) == 1).mean())
-    flagged = {
-        ood: float((detector.predict(outputs) == -1).mean())
+    shares = ", ".join(
+        f"{100 * (detector.predict(outputs) == -1).mean():.1f} % of {ood}"
         for ood, outputs in first.ood_outputs.items()
-    }
-    shares = ", ".join(f"{100 * share:.1f} % of {ood}" for ood, share in flagged.items())
+    )
     through = ", ".join(
         f"{name} lets through {100 * fprs[name]:.2f} %"
         for name in dict.fromkeys((own, JointEnergy.name, best))
@@ -183,7 +175,7 @@ def _described(
         "hindsight: by these very numbers, which nobody knows before.",
     )
     table = _table(run, shown, n_hidden=len(fprs) - len(shown))
-    return Demo(folder, run, detector, kept, flagged, sentences, shown, table)
+    return Demo(folder, run, detector, sentences, shown, table)
 
 
 def _table(run: BenchmarkRun, shown: Sequence[str], *, n_hidden: int) -> Table:

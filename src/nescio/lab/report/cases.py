@@ -98,7 +98,9 @@ def _disagreements(
             for row in rows[np.argsort(-apart[rows], kind="stable")[:_CASES]].tolist():
                 case = input_case(evidence, set_name, outputs, row, medians)
                 case["verdicts"] = [
-                    input_verdict(name, own[row], thresholds[name], ranks[name][row], is_id)
+                    input_verdict(
+                        name, own[row], ranks[name][row], bool(own[row] >= thresholds[name]), is_id
+                    )
                     for name, own in shown.items()
                 ]
                 cases.append(case)
@@ -171,15 +173,13 @@ def _shown_text(outputs: Outputs, row: int) -> dict[str, str] | None:
 
 
 def input_verdict(
-    detector: str, score: float, threshold: float, p_value: float, is_id: bool | None
+    detector: str, score: float, p_value: float, inside: bool, is_id: bool | None
 ) -> dict[str, Any]:
     """Return what a detector says about one input, and whether this is right, if it is known."""
-    inside = bool(score >= threshold)
     return {
         "detector": detector,
         "strange": how_strange(p_value),
         "score": short(score),
-        "threshold": short(threshold),
         "inside": inside,
         "right": None if is_id is None else inside == is_id,
     }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from nescio._charts.svg import JOINT, Markup, chart_style, percent, set_style
 from nescio._io.files import check_target, replacing
 from nescio._version import __version__
 from nescio.detectors import Detector
-from nescio.errors import InputError, require
+from nescio.errors import InputError, ParameterError, require
 from nescio.lab.benchmark.results import (
     MEASURES,
     BenchmarkRun,
@@ -38,12 +38,12 @@ from nescio.lab.report.figures import (
     roc_figure,
     scores_of,
     set_legend,
-    threshold_switch,
-    top_k_figure,
 )
 from nescio.lab.report.verdicts import Chosen, describe_verdicts, false_alarms, flagged
-from nescio.metrics import Evaluation, evaluate
-from nescio.metrics.comparison import Scored, Spread, chance_note, compare_outputs, find_lead
+from nescio.metrics import Evaluation
+from nescio.metrics.comparison import Spread, chance_note, compare_outputs
+from nescio.monitor import Monitor
+from nescio.monitor.report import monitor_figures
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
 from nescio.outputs.sets import Sets
@@ -52,7 +52,6 @@ ReportInputs = tuple[list[Line], list[Evidence]]
 Spreads = Mapping[str, Mapping[str, Spread]]  # by detector and measure
 
 _LONGEST_FACT = 600
-_LEVEL = 0.05
 
 
 # --- what a report is made from -------------------------------------------------------------------
@@ -119,18 +118,12 @@ def from_outputs(
     own = chosen.detector.text()
     others = {each: detector for each, detector in detectors.items() if detector.text() != own}
     comparison = compare_outputs(
-        others, id_outputs, ood, train=sets.train, held_out=sets.held_out, on_step=on_step
-    )
-    scored = Scored(
-        chosen.detector.score_samples(id_outputs, from_probs=False),
-        {each: chosen.detector.score_samples(ood[each], from_probs=False) for each in ood},
-    )
-    results = {
-        each: {chosen.name: evaluate(scored.id_scores, scored.ood_scores[each]), **by_detector}
-        for each, by_detector in comparison.results.items()
-    }
-    comparison = replace(
-        comparison, results=results, scores={chosen.name: scored, **comparison.scores}
+        {chosen.name: chosen.detector, **others},
+        id_outputs,
+        ood,
+        train=sets.train,
+        held_out=sets.held_out,
+        on_step=on_step,
     )
     lines = comparison_lines(comparison, name, name, 0, chosen.manifest)
     return lines, [Evidence(name, 0, id_outputs, ood, comparison.scores, image_roots)]
@@ -176,15 +169,15 @@ def build_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    manifest = {} if chosen is None else chosen.manifest
     script = resource("script.js")
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     page: str = environment.get_template("page.html.j2").render(
         title=title,
         verdicts=chosen and describe_verdicts(chosen, evidence[0]),
+        facts=chosen and dict(_flat(chosen.manifest, "")),
         joint_rocs=_joint_rocs(lines, evidence),
-        chapters=_chapters(lines, evidence, chosen),
-        manifests=_manifests(lines) or {(evidence[0].id_name, 0): dict(_flat(manifest, ""))},
+        chapters=_chapters(lines, evidence, chosen.pair if chosen else USUAL_PAIR),
+        manifests=_manifests(lines),
         version=__version__,
         style=Markup(chart_style() + resource("style.css")),
         script=Markup(script),
@@ -253,23 +246,22 @@ def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _chapters(
-    lines: Sequence[Line], evidence: Sequence[Evidence], chosen: Chosen | None
+    lines: Sequence[Line], evidence: Sequence[Evidence], pair: Pair
 ) -> list[dict[str, Any]]:
     """Return one chapter per ID set, in order of appearance."""
     chapters = []
     for number, id_name in enumerate(dict.fromkeys(line.id for line in lines)):
         own = [line for line in lines if line.id == id_name]
         seeds = sorted((run for run in evidence if run.id_name == id_name), key=lambda e: e.seed)
-        chapters.append(_chapter(f"id{number}", own, seeds, chosen))
+        chapters.append(_chapter(f"id{number}", own, seeds, pair))
     return chapters
 
 
 def _chapter(
-    anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence], chosen: Chosen | None
+    anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence], pair: Pair
 ) -> dict[str, Any]:
     """Return one ID set: a section per OOD set, and the figures that these share."""
     tpr, id_name = _tpr(lines), lines[0].id
-    pair = USUAL_PAIR if chosen is None else chosen.pair
     first = next((run for run in evidence if run.scores and run.ood_outputs), None)
     summary = summarise(lines)
     sections = []
@@ -282,9 +274,7 @@ def _chapter(
                 "ood": ood,
                 "anchor": f"{anchor}-ood{number}",
                 "figures": figures,
-                "standings": _standings(
-                    own, summary.get((id_name, ood), {}), evidence, curves, chosen
-                ),
+                "standings": _standings(own, summary.get((id_name, ood), {}), curves, pair),
             }
         )
     return {
@@ -293,7 +283,7 @@ def _chapter(
         "tpr": percent(tpr),
         "n_seeds": len({line.seed for line in lines}),
         "sections": sections,
-        "figures": None if first is None else _shared_figures(first, tpr, chosen),
+        "figures": None if first is None else _shared_figures(first, tpr, pair),
     }
 
 
@@ -309,35 +299,26 @@ def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[
     }
 
 
-def _shared_figures(evidence: Evidence, tpr: float, chosen: Chosen | None) -> dict[str, Any]:
+def _shared_figures(evidence: Evidence, tpr: float, pair: Pair) -> dict[str, Any]:
     """Return the figures that all OOD sets of a chapter share.
 
-    Those that explain joint energy are left out of a page about another detector.
+    A page about a chosen detector has false alarms elsewhere, and nothing to explain joint energy.
     """
-    pair = USUAL_PAIR if chosen is None else chosen.pair
-    best = best_detectors(evidence, tpr) if chosen is None else {}
+    usual = pair == USUAL_PAIR
+    best = best_detectors(evidence, tpr) if usual else {}
     groups = case_groups(evidence, tpr, pair, best)
-    figures = {
+    names = dict.fromkeys((*pair, *best.values()))
+    flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in names}
+    return {
         "seed": evidence.seed,
         "outputs": evidence.id_outputs,
-        "thresholds": threshold_switch(evidence, tpr, pair[0]),
-        "legend": set_legend(evidence),
+        "energies": label_switch(evidence) if usual else None,
+        "energies_legend": set_legend(evidence),
+        "alarms": false_alarms(evidence, flags, tpr) if usual else None,
         "pair": pair,
         "cases": groups,
         "other_best": {ood: name for ood, name in best.items() if name not in pair},
         "why_no_pictures": why_no_pictures(evidence, groups),
-        "energies": None,
-        "alarms": None,
-    }
-    if chosen is not None:
-        return figures
-    names = dict.fromkeys((*pair, *best.values()))
-    flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in names}
-    return figures | {
-        "energies": label_switch(evidence),
-        "energies_legend": set_legend(evidence, with_label=True),
-        "top_k": top_k_figure(evidence, tpr),
-        "alarms": false_alarms(evidence, flags, tpr),
     }
 
 
@@ -345,13 +326,9 @@ def _shared_figures(evidence: Evidence, tpr: float, chosen: Chosen | None) -> di
 
 
 def _standings(
-    lines: Sequence[Line],
-    spreads: Spreads,
-    evidence: Sequence[Evidence],
-    curves: Sequence[str],
-    chosen: Chosen | None,
+    lines: Sequence[Line], spreads: Spreads, curves: Sequence[str], pair: Pair
 ) -> dict[str, Any]:
-    """Return the standings from the lines of one pair, their summary, and all its evidence.
+    """Return the standings from the lines of one pair of sets, and their summary.
 
     `curves` are the detectors of the ROC figure. The rows have the lowest FPR first.
     """
@@ -365,13 +342,8 @@ def _standings(
     fpr_name = next((evaluation.fpr_name for evaluation in first.values()), "FPR95")
     ranked = sorted(spreads, key=lambda name: spreads[name]["fpr"].mean)
     fprs = {name: spreads[name]["fpr"] for name in ranked}
-    first_name = JOINT if chosen is None else chosen.name
-    ranking = (
-        _ranking_sentence(fprs, fpr_name)
-        if chosen is None
-        else _places_sentence(fprs, fpr_name, chosen.pair)
-    )
-    sentence = f"On {lines[0].id} against {ood}, {ranking}"
+    say = _ranking_sentence if pair == USUAL_PAIR else _places_sentence
+    sentence = f"On {lines[0].id} against {ood}, {say(fprs, fpr_name, pair)}"
     evaluations = {
         name: [line.evaluation for line in lines if line.detector == name and line.evaluation]
         for name in ranked
@@ -385,21 +357,20 @@ def _standings(
             {
                 "detector": name,
                 "cells": _cells(name, spreads, first.get(name)),
-                "strip": _fpr_strip(name == first_name, fprs[name], first.get(name)),
+                "strip": _fpr_strip(name == pair[0], fprs[name], first.get(name)),
                 "curve": curves.index(name) if name in curves else None,
-                "is_first": name == first_name,
+                "is_first": name == pair[0],
             }
             for name in ranked
         ],
         "caption": _caption(seeds, first),
-        "lead": _lead_sentence(ood, evidence),
         "chance": chance,
         "is_alarming": is_alarming,
         "skipped": {line.detector: line.skipped for line in lines if line.evaluation is None},
     }
 
 
-def _ranking_sentence(fprs: Mapping[str, Spread], fpr_name: str) -> str:
+def _ranking_sentence(fprs: Mapping[str, Spread], fpr_name: str, _: Pair) -> str:
     """Say which detectors have the lowest FPR, and where joint energy stands."""
     if not fprs:
         return "no detector could run."
@@ -485,29 +456,49 @@ def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
     )
 
 
-def _lead_sentence(ood: str, evidence: Sequence[Evidence]) -> str:
-    all_leads = (find_lead(ood, run.scores) for run in evidence if ood in run.ood_outputs)
-    leads = [lead for lead in all_leads if lead is not None]
-    if not leads:
-        return ""
-    picked = (
-        "The two were selected by their results, so the difference tends to look more significant "
-        "than it is."
+# --- the page of a monitor: one column, without a script -------------------------------------------
+
+_MONITOR_STYLE = """
+body { margin: 0 auto; max-width: 800px; padding: 1.5rem; background: var(--paper);
+  color: var(--ink); font: 15px/1.5 var(--sans); }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .2rem; }
+p { color: var(--muted); margin: .2rem 0 .6rem; }
+pre { white-space: pre-wrap; font: inherit; }
+svg { max-width: 100%; }
+"""
+
+
+def check_plot_target(path: str | Path, *, force: bool) -> None:
+    """Raise if no page can be written to this path."""
+    if Path(path).suffix.lower() != ".html":
+        raise ParameterError(f"cannot write {path}: the name must end in .html.")
+    check_target(path, force=force)
+
+
+def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
+    """Write the figures of a monitor as an HTML page, atomically.
+
+    Parameters
+    ----------
+    monitor : Monitor
+    path : str or Path
+        The file to write. Its name must end in .html.
+    force : bool
+        Whether to replace an existing file.
+    """
+    check_plot_target(path, force=force)
+    body = "\n".join(
+        f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{drawing}</section>"
+        for title, text, drawing in monitor_figures(monitor)
     )
-    if len(leads) == 1:
-        lead = leads[0]
-        p = lead.test.p_value
-        p_text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-        return (
-            f"By AUROC, {lead.best} ({100 * lead.test.auroc_a:.2f}) is ahead of {lead.second} "
-            f"({100 * lead.test.auroc_b:.2f}); DeLong's test gives {p_text}. {picked}"
-        )
-    significant = sum(lead.test.p_value < _LEVEL for lead in leads)
-    pairs = Counter((lead.best, lead.second) for lead in leads)
-    who = "; ".join(
-        f"{best} ahead of {second} in {times}" for (best, second), times in pairs.most_common()
+    page = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>nescio monitor</title><style>{chart_style()}{_MONITOR_STYLE}</style></head><body>"
+        "<h1>Does the stream still look like the calibration data?</h1>"
+        f"<pre>{escape(monitor.summary())}</pre>\n{body}\n</body></html>\n"
     )
-    return (
-        f"By AUROC, the best detector differs from the second at p < {_LEVEL} (DeLong's test) in "
-        f"{significant} of {len(leads)} seeds: {who}. {picked}"
-    )
+    with replacing(path, force=force) as temporary:
+        temporary.write_text(page, encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,14 +31,12 @@ from nescio.lab.report.figures import (
 from nescio.metrics.by_label import label_rates, sample_labels
 from nescio.monitor import Monitor
 from nescio.monitor.report import ADVICE, CHANGES
-from nescio.monitor.windows import ChartSegment, band
 from nescio.outputs import Outputs
 from nescio.outputs.sets import Sets
 
 _SUSPICIOUS = 6  # inputs
 _FIRST_INPUTS = 3  # of a set
-_CONFIDENCE = 0.99
-_MOST = 20_000  # inputs; for more, the interval is hardly narrower
+_MOST = 20_000  # inputs that are compared with the calibration data: more change hardly anything
 _FEW = 30  # inputs; with fewer, a change can hardly be seen
 _BINS = 20  # of p-values
 _SAID = 0.1  # of the evidence: a part with less is not named
@@ -85,16 +83,6 @@ class Chosen:
         """It, and joint energy, which it is compared with."""
         return self.name, MAX if self.detector.name == JOINT else JOINT
 
-    def made_from(self, files: Mapping[str, Any], id_outputs: Outputs) -> Chosen:
-        """Return a copy whose manifest names these files, the ID data and the calibration."""
-        manifest = {
-            "files": {kind: path for kind, path in files.items() if path is not None},
-            "id": dict(id_outputs.manifest),
-            "detector": self.detector.text(),
-            "calibration": self.detector.calibration_.facts(),
-        }
-        return replace(self, manifest=manifest)
-
 
 def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
     """Return the default detector, calibrated on the held-out data or on half of the ID data.
@@ -131,7 +119,7 @@ def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
 
 
 class Promise(NamedTuple):
-    """How many inputs are flagged, and how many were promised."""
+    """How many inputs are flagged, how many were promised, and whether the inputs have changed."""
 
     n_inputs: int
     n_flagged: int
@@ -139,24 +127,21 @@ class Promise(NamedTuple):
     low: float  # the shares that chance explains
     high: float
     n_calibration: int
+    kind: str | None  # of the change, as `Change.kind`
 
     @classmethod
     def of(cls, detector: Detector, verdicts: Assessment) -> Promise:
-        """Compare verdicts with what the calibration of their detector promises."""
-        calibration, n = detector.calibration_, len(verdicts)
-        sizes = dict.fromkeys(calibration.thresholds, n)
-        if verdicts.groups is not None:
-            sizes = {name: int(np.count_nonzero(verdicts.groups == name)) for name in sizes}
-        segments = [
-            ChartSegment.of(threshold)._replace(n=math.ceil(sizes[name] * min(1, _MOST / n)))
-            for name, threshold in calibration.thresholds.items()
-            if sizes[name]
-        ]
-        total = sum(part.n for part in segments)
-        low, high = band(tuple(segments), _CONFIDENCE)
-        usual = sum(part.n * part.high / (part.n_calibration + 1) for part in segments) / total
-        n_flagged = len(verdicts.flagged)
-        return cls(n, n_flagged, usual, low / total, high / total, calibration.n_samples)
+        """Compare verdicts with the calibration of their detector, all of them as one window.
+
+        The order of the rows of a file means nothing, so they are shuffled.
+        """
+        monitor = Monitor(detector, window=_MOST + 1)
+        monitor.update(verdicts[np.random.default_rng(0).permutation(len(verdicts))[:_MOST]])
+        [window] = monitor.windows
+        shares = (monitor.expected_share, window.low / window.n, window.high / window.n)
+        kind = None if monitor.change is None else monitor.change.kind
+        n_calibration = detector.calibration_.n_samples
+        return cls(len(verdicts), len(verdicts.flagged), *shares, n_calibration, kind)
 
     @property
     def share(self) -> float:
@@ -176,27 +161,20 @@ class Promise(NamedTuple):
             f"About {_percent(self.usual)} of ordinary inputs are flagged although nothing is "
             "wrong with them: the price of finding the others. How many exactly depends on chance: "
             f"with {self.n_calibration:,} calibration inputs, {_percent(self.low)} to "
-            f"{_percent(self.high)} of {self.n_inputs:,} ordinary ones (99 % probability). So "
+            f"{_percent(self.high)} of {self.n_inputs:,} ordinary ones (99.7 % probability). So "
             f"{_percent(self.share)} is {self.comparison}."
         )
+
+    def change(self) -> str:
+        """Say how the inputs differ from the calibration data; empty if they do not."""
+        if self.kind is not None:
+            return f"They {CHANGES[self.kind]}."
+        agrees = self.comparison == "as promised"
+        return "" if agrees else f"The flagged ones are {self.comparison}."
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def find_change(detector: Detector, verdicts: Assessment, promise: Promise) -> str:
-    """Say how the inputs differ from the calibration data; empty if they do not.
-
-    The order of the rows of a file means nothing, so they are shuffled first.
-    """
-    monitor = Monitor(detector)
-    monitor.update(verdicts[np.random.default_rng(0).permutation(len(verdicts))])
-    if monitor.change is not None:
-        return f"They {CHANGES[monitor.change.kind]}."
-    if promise.comparison == "as promised":
-        return ""
-    return f"The flagged ones are {promise.comparison}."
 
 
 def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
@@ -204,9 +182,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     detector, outputs = chosen.detector, evidence.id_outputs
     verdicts = detector.assess(outputs, from_probs=False)
     promise = Promise.of(detector, verdicts)
-    change = find_change(detector, verdicts, promise)
-    order = np.lexsort((verdicts.scores, verdicts.p_values))
-    shown = order[:_SUSPICIOUS]
+    shown = np.lexsort((verdicts.scores, verdicts.p_values))[:_SUSPICIOUS]
     reasons = detector.explain(outputs[shown], from_probs=False) if detector.explains else None
     suspicious = []
     for place, row in enumerate(shown.tolist()):
@@ -219,7 +195,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "id_name": evidence.id_name,
         "promise": promise,
         "too_few": len(verdicts) < _FEW,
-        "change": change,
+        "change": promise.change(),
         "advice": ADVICE,
         "suspicious": suspicious,
         "why_no_pictures": why_no_pictures(
@@ -256,10 +232,7 @@ def _case(
     predicted = np.flatnonzero(outputs.logits[row] > 0)
     case["predicted"] = ", ".join(names[label] for label in predicted) or "nothing"
     is_id = outputs is evidence.id_outputs if evidence.ood_outputs else None
-    group = None if verdicts.groups is None else verdicts.groups[[row]]
-    threshold = float(np.max(chosen.detector.calibration_.threshold_of(group)))
-    score, p_value = float(verdicts.scores[row]), float(verdicts.p_values[row])
-    case["verdicts"] = [input_verdict(chosen.name, score, threshold, p_value, is_id)]
+    case["verdicts"] = [input_verdict(chosen.name, *verdicts[row], is_id)]
     return case
 
 
