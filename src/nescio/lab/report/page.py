@@ -456,7 +456,7 @@ def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
     )
 
 
-# --- the page of a monitor: one column, without a script -------------------------------------------
+# --- the page of a monitor: one column, without a script ------------------------------------------
 
 _MONITOR_STYLE = """
 body { margin: 0 auto; max-width: 800px; padding: 1.5rem; background: var(--paper);
