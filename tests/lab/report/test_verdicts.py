@@ -139,7 +139,7 @@ def test_a_page_without_ood_data(own):
     for words in (
         f"{100 * n_flagged / 300:.1f} % flagged {n_flagged} of 300 inputs.",
         "look like those of the 200 calibration inputs",
-        f"{n_flagged} of 300 inputs are flagged by mine (combined).",
+        f"Of 300 inputs, {n_flagged} by mine (combined) are flagged.",
         "files.id pets.csv",
         chosen.detector.self_check(evidence.id_outputs).summary(),
     ):
@@ -148,11 +148,7 @@ def test_a_page_without_ood_data(own):
     assert "<i>" not in html  # nobody knows which verdicts are right
     links = {attrs["href"].removeprefix("#") for tag, attrs in page.tags if tag == "a"}
     assert links <= set(page.ids)
-    for name in (
-        "Histogram of the p-values",
-        "Share of ID inputs flagged, by number of true labels",
-    ):
-        assert page.count("svg", role="img", aria_label=name) == 1
+    assert page.count("svg", role="img", aria_label="Histogram of the p-values") == 1
 
 
 def test_a_change_is_said_with_what_to_do(own):
@@ -227,12 +223,13 @@ def test_false_alarms_are_counted_by_true_label(evidence):
     labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
     alarms = alarms_of(labelled)
     assert alarms["kind"] == alarms["label_kind"] == "true"
-    assert alarms["totals"] == "5 of 100 inputs are flagged by joint_energy, 5 by max_logit."
+    assert alarms["totals"] == "Of 100 inputs, 5 by joint_energy, 5 by max_logit are flagged."
     rows = [(row[0].name, row[0].n_samples, row[0].n_flagged) for row in alarms["by_label"]]
     assert rows == [("label 0", 20, 4), ("label 1", 20, 0)]
     assert alarms["by_label"][0][1].false_alarms.value == 0.25
     assert "1 label is flagged more often" in alarms["suffering"]
-    assert "joint_energy: 1 of 60 inputs with 0 true labels, 1.7 %" in alarms["by_count"]
+    counts = [(row[0].name, row[0].n_samples, row[0].n_flagged) for row in alarms["by_count"]]
+    assert counts == [("0", 60, 1), ("1", 40, 4)]
     assert alarms["fprs"] == ["FPR95 stones"]
     assert alarms["by_label"][1][2].fpr.value == 0.5  # two stones are at or above the score 21
 
@@ -246,7 +243,7 @@ def test_without_truth_the_most_likely_label_counts(evidence):
         "label 2": 10,
         "label 0": 90,
     }
-    assert "joint_energy: 5 of 100 inputs with 0 predicted labels" in alarms["by_count"]
+    assert [(row[0].name, row[0].n_flagged) for row in alarms["by_count"]] == [("0", 5)]
 
 
 def test_many_labels_are_cut_and_grouped_by_frequency(make_evidence, make_lines):
@@ -259,7 +256,10 @@ def test_many_labels_are_cut_and_grouped_by_frequency(make_evidence, make_lines)
     assert names[:3] == ["rare", "medium", "frequent"]
     page = Page(build_report(make_lines(evidence), [evidence], title="t"))
     assert "8 more labels are flagged less surely" in page.text
-    assert "rarest third of the labels" in page.text
+    assert "Rare, medium and frequent are thirds of the labels." in page.text
+    crowded = replace(evidence.id_outputs, labels=np.ones((400, 20), dtype=np.uint8))
+    by_count = alarms_of(replace(evidence, id_outputs=crowded))["by_count"]
+    assert [(row[0].name, row[0].n_samples) for row in by_count] == [("7 or more", 400)]
 
 
 def test_at_most_as_many_detectors_as_colours(evidence):

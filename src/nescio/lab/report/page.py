@@ -151,8 +151,8 @@ def build_report(
     lines : sequence of Line
         Results of all ID sets, OOD sets, detectors and seeds.
     evidence : sequence of Evidence
-        At most one for each ID set and seed. The figures show the first seed of each ID set; the
-        significance of a lead is tested in all seeds. Without evidence there are only tables.
+        At most one for each ID set and seed. The figures show the first seed of each ID set.
+        Without evidence there are only tables.
     title : str
         Title of the page.
     chosen : Chosen, optional

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent
 from nescio.detectors import Detector
@@ -28,7 +27,7 @@ from nescio.lab.report.figures import (
     scores_of,
     true_or_predicted,
 )
-from nescio.metrics.by_label import label_rates, sample_labels
+from nescio.metrics.by_label import FREQUENCIES, LabelRates, Rate, label_rates, sample_labels
 from nescio.monitor import Monitor
 from nescio.monitor.report import ADVICE, CHANGES
 from nescio.outputs import Outputs
@@ -42,7 +41,6 @@ _BINS = 20  # of p-values
 _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
 _LABELS_SHOWN = 12
-_FEWEST_FOR_THIRDS = 6  # labels
 _STYLES = ("joint", "max", "c0", "c4", "c6")  # of the detectors, in their order
 _PARTS = {  # the parts of the default, in words
     "joint_energy": "no label is as strong as usual",
@@ -296,78 +294,51 @@ def flagged(id_scores: Values, tpr: float) -> Flags:
 
 
 def false_alarms(evidence: Evidence, flags: Mapping[str, Flags], tpr: float) -> dict[str, Any]:
-    """Return the flagged inputs of some detectors by their labels, and the FPR of the first one.
+    """Return the flagged inputs by label and by number of labels, and the FPR of the first detector.
 
     The labels that are surely flagged often come first: those with the highest lower end.
     """
     flags = dict(list(flags.items())[: len(_STYLES)])
     labels, names = sample_labels(evidence.id_outputs), label_names(evidence)
-    rates = {
-        name: label_rates(np.where(of, -1.0, 0.0), labels.has, threshold=0.0, label_names=names)
-        for name, of in flags.items()
-    }
-    first = next(iter(rates))
-    fprs = {}
-    for ood in evidence.ood_outputs:
-        scored = scores_of(evidence, first)
-        fprs[f"FPR{percent(tpr)} {ood}"] = label_rates(
-            scored.id_scores, labels.has, scored.ood_scores[ood], tpr=tpr, label_names=names
-        )
-    columns = [*rates.values(), *fprs.values()]
-    by_name = [{rate.name: rate for rate in column.labels} for column in columns]
-    surest = sorted(rates[first].labels, key=lambda rate: -(rate.false_alarms.low or 0.0))
-    by_label = [[column[rate.name] for column in by_name] for rate in surest[:_LABELS_SHOWN]]
+    columns = _rate_columns(evidence, flags, labels.has, names, tpr)
+    first = columns[0]
+    surest = sorted(first.labels, key=lambda rate: -(rate.false_alarms.low or 0.0))
+    by_label = _rate_rows(columns, [rate.name for rate in surest[:_LABELS_SHOWN]])
     thirds = [list(row) for row in zip(*(column.by_frequency for column in columns), strict=True)]
-    shares = [rate.false_alarms.value for row in by_label + thirds for rate in row[: len(rates)]]
-    kind = "predicted" if evidence.id_outputs.labels is None else "true"
+    counts = np.minimum(true_or_predicted(evidence).sum(axis=1), _MANY)
+    numbers = np.unique(counts)
+    written = [f"{n} or more" if n == _MANY else str(n) for n in numbers]
+    by_count = _rate_columns(evidence, flags, counts[:, None] == numbers, written, tpr)
+    n_flagged = [f"{np.count_nonzero(of):,} by {name}" for name, of in flags.items()]
     return {
-        "kind": kind,  # which labels are counted
+        "kind": "predicted" if evidence.id_outputs.labels is None else "true",
         "label_kind": labels.kind,  # by which label inputs are grouped
-        "styles": dict(zip(rates, _STYLES, strict=False)),
-        "fprs": list(fprs),
-        "totals": _totals(flags),
-        "suffering": rates[first].summary(),
-        "by_count": _count_chart(true_or_predicted(evidence).sum(axis=1), flags, kind),
+        "styles": dict(zip(flags, _STYLES, strict=False)),
+        "fprs": [f"FPR{percent(tpr)} {ood}" for ood in evidence.ood_outputs],
+        "totals": f"Of {len(labels.has):,} inputs, {', '.join(n_flagged)} are flagged.",
+        "suffering": first.summary(),
+        "by_count": _rate_rows(by_count, written),
         "by_label": by_label,
-        "by_frequency": thirds if len(surest) >= _FEWEST_FOR_THIRDS else [],
-        "longest": max(shares, default=0.0) or 1.0,
-        "n_hidden": max(0, len(surest) - _LABELS_SHOWN),
+        "by_frequency": thirds if len(names) > len(FREQUENCIES) else [],
+        "n_hidden": len(first.labels) - len(by_label),
     }
 
 
-def _totals(flags: Mapping[str, Flags]) -> str:
-    """Write how many inputs each detector flags."""
-    first, *more = flags
-    n = {name: f"{np.count_nonzero(of):,}" for name, of in flags.items()}
-    rest = "".join(f", {n[name]} by {name}" for name in more)
-    return f"{n[first]} of {len(flags[first]):,} inputs are flagged by {first}{rest}."
+def _rate_columns(
+    evidence: Evidence, flags: Mapping[str, Flags], has: Flags, names: Sequence[str], tpr: float
+) -> list[LabelRates]:
+    """Return the rates of each detector, then those of the first one against each OOD set."""
+    columns = [
+        label_rates(np.where(of, -1.0, 0.0), has, threshold=0.0, label_names=names)
+        for of in flags.values()
+    ]
+    for ood in evidence.ood_outputs:
+        scored = scores_of(evidence, next(iter(flags)))
+        against = scored.ood_scores[ood]
+        columns.append(label_rates(scored.id_scores, has, against, tpr=tpr, label_names=names))
+    return columns
 
 
-def _count_chart(label_counts: NDArray[np.int_], flags: Mapping[str, Flags], kind: str) -> Markup:
-    """Draw bars of the flagged share, one group of bars per number of labels."""
-    capped = np.minimum(label_counts, _MANY)
-    groups, sizes = np.unique(capped, return_counts=True)
-    shares = {name: [float(of[capped == n].mean()) for n in groups] for name, of in flags.items()}
-    top = max(max(values) for values in shares.values()) or 0.05
-    texts = [f"{n}+" if n == _MANY else str(n) for n in groups]
-    chart = Chart(
-        Scale(0.0, float(len(groups))),
-        Scale(0.0, min(1.0, 1.1 * top), write=percent),
-        name=f"Share of ID inputs flagged, by number of {kind} labels",
-        height=290,
-        x_label=f"number of {kind} labels (in brackets: number of inputs)",
-        y_label="flagged, %",
-        x_ticks=[(group + 0.5, f"{text}\n({sizes[group]:,})") for group, text in enumerate(texts)],
-    )
-    slot = chart.width / len(groups)
-    room = 0.74 / len(shares)  # of one bar, as a share of the slot
-    for place, (name, values) in enumerate(shares.items()):
-        for group, share in enumerate(values):
-            n_flagged = np.count_nonzero(flags[name][capped == groups[group]])
-            tip = (
-                f"{name}: {n_flagged:,} of {sizes[group]:,} inputs with {texts[group]} {kind} "
-                f"labels, {100 * share:.1f} %"
-            )
-            left = slot * (group + 0.14 + room * place)
-            chart.bar(left, 0.92 * room * slot, share, _STYLES[place], tip=tip)
-    return chart.draw()
+def _rate_rows(columns: Sequence[LabelRates], names: Sequence[str]) -> list[list[Rate]]:
+    by_name = [{rate.name: rate for rate in column.labels} for column in columns]
+    return [[rates[name] for rates in by_name] for name in names]
