@@ -39,14 +39,14 @@ WIDTH = 1000
 NARROW = 760
 # What the report is cut into: its parts by their address in the page.
 REPORT = {
-    "report-top": ["#verdicts > p:not(.aside)", "#verdicts > .card"],
+    "report-top": ["#verdicts > h2", "#verdicts > p:not(.aside)", "#verdicts > .sentences"],
+    "report-suspicious": ["#verdicts-suspicious"],
     "report-set": ["#id0-ood0 > h3", "#id0-ood0 .scroll"],
     "report-roc-densities": ["#id0-ood0 figure"],
-    "report-threshold": ["#id0-threshold"],
-    "report-alarms": ["#id0-alarms"],
+    "report-alarms": ["#verdicts-alarms"],
     "report-cases": ["#id0-cases > h3", "#id0-cases .gallery:first-of-type"],
 }
-DARK = {"report-dark": ["#id0-labels"]}
+DARK = {"report-dark": ["#verdicts-scores"]}
 
 
 def box(page: Browser, selectors: Sequence[str]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """What a report says about one calibrated detector, and who is flagged."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -139,7 +140,7 @@ def test_a_page_without_ood_data(own):
     for words in (
         f"{100 * n_flagged / 300:.1f} % flagged {n_flagged} of 300 inputs.",
         "look like those of the 200 calibration inputs",
-        f"Of 300 inputs, {n_flagged} by mine (combined) are flagged.",
+        f"Flagged of 300 inputs: {n_flagged} by mine (combined).",
         "files.id pets.csv",
         chosen.detector.self_check(evidence.id_outputs).summary(),
     ):
@@ -175,6 +176,8 @@ def test_a_chosen_detector_leads_the_page(make_evidence, make_lines):
     assert page.ids.index("verdicts") < page.ids.index("summary")
     for words in ("knows <seven> labels.", "Why.", "predicted: ", "(should be flagged)"):
         assert words in page.text
+    same = r"inputs: (\d+) by mine \(max_logit\), \1 by joint_energy\. joint_energy has a threshold"
+    assert re.search(same, page.text)
     assert "On pets against stones, mine (max_logit) lets " in page.text
     assert "mine (max_logit) is right, joint_energy is wrong" in page.text
     assert "max_logit is right" not in page.text.replace("mine (max_logit) is right", "")
@@ -223,7 +226,7 @@ def test_false_alarms_are_counted_by_true_label(evidence):
     labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
     alarms = alarms_of(labelled)
     assert alarms["kind"] == alarms["label_kind"] == "true"
-    assert alarms["totals"] == "Of 100 inputs, 5 by joint_energy, 5 by max_logit are flagged."
+    assert alarms["totals"] == "Flagged of 100 inputs: 5 by joint_energy, 5 by max_logit."
     rows = [(row[0].name, row[0].n_samples, row[0].n_flagged) for row in alarms["by_label"]]
     assert rows == [("label 0", 20, 4), ("label 1", 20, 0)]
     assert alarms["by_label"][0][1].false_alarms.value == 0.25

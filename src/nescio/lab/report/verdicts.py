@@ -294,7 +294,7 @@ def flagged(id_scores: Values, tpr: float) -> Flags:
 
 
 def false_alarms(evidence: Evidence, flags: Mapping[str, Flags], tpr: float) -> dict[str, Any]:
-    """Return the flagged inputs by label and by number of labels, and the FPR of the first detector.
+    """Return the flagged inputs by label and by number of labels, and the FPR of the first one.
 
     The labels that are surely flagged often come first: those with the highest lower end.
     """
@@ -308,19 +308,22 @@ def false_alarms(evidence: Evidence, flags: Mapping[str, Flags], tpr: float) -> 
     counts = np.minimum(true_or_predicted(evidence).sum(axis=1), _MANY)
     numbers = np.unique(counts)
     written = [f"{n} or more" if n == _MANY else str(n) for n in numbers]
-    by_count = _rate_columns(evidence, flags, counts[:, None] == numbers, written, tpr)
+    by_number = _rate_columns(evidence, flags, counts[:, None] == numbers, written, tpr)
+    by_count = _rate_rows(by_number, written)
+    shares = [rate.false_alarms.value for row in by_label + by_count for rate in row[: len(flags)]]
     n_flagged = [f"{np.count_nonzero(of):,} by {name}" for name, of in flags.items()]
     return {
         "kind": "predicted" if evidence.id_outputs.labels is None else "true",
         "label_kind": labels.kind,  # by which label inputs are grouped
         "styles": dict(zip(flags, _STYLES, strict=False)),
         "fprs": [f"FPR{percent(tpr)} {ood}" for ood in evidence.ood_outputs],
-        "totals": f"Of {len(labels.has):,} inputs, {', '.join(n_flagged)} are flagged.",
+        "totals": f"Flagged of {len(labels.has):,} inputs: {', '.join(n_flagged)}.",
         "suffering": first.summary(),
-        "by_count": _rate_rows(by_count, written),
+        "by_count": by_count,
         "by_label": by_label,
         "by_frequency": thirds if len(names) > len(FREQUENCIES) else [],
         "n_hidden": len(first.labels) - len(by_label),
+        "longest": max(shares) or 1.0,
     }
 
 
