@@ -45,7 +45,8 @@ screenshots: $(VENV)/.installed-dev build/demo/report.html ## the pictures of th
 build/demo/report.html: | $(VENV)/.installed-dev
 	$(BIN)/nescio demo --output build/demo --force
 
-unit: $(VENV)/.installed-dev $(if $(shell command -v npm),build/onnxruntime-web)
+unit: $(VENV)/.installed-dev $(if $(shell command -v npm),build/onnxruntime-web) $(if $(shell command -v java),build/spark) \
+  $(if $(filter Windows_NT,$(OS)),,build/airflow)
 	@# In our order: xdist would begin with the files of most tests, and end with the longest.
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
@@ -94,6 +95,17 @@ build/onnxruntime-web: ## what deploy/browser runs with, for its test; not a par
 	  tar -xzf $@.part/onnxruntime-web-$(ORT_WEB).tgz -C $@.part --strip-components 2 \
 	    $(addprefix package/dist/,$(ORT_FILES)) && rm $@.part/*.tgz && mv $@.part $@ || \
 	  { rm -rf $@.part; echo "no onnxruntime-web: the test of deploy/browser is skipped" >&2; }
+
+AIRFLOW := apache-airflow-core==3.3.2 apache-airflow-providers-standard==1.21.0
+SPARK := pyspark==4.3.0
+
+build/airflow: ## what runs the recipe for Airflow, for its test: an environment of its own
+	@$(PYTHON) -m venv $@ && $@/bin/pip install --quiet $(AIRFLOW) || \
+	  { rm -rf $@; echo "no Airflow: the test of its recipe is skipped" >&2; }
+
+build/spark: | $(VENV)/.installed-dev ## what runs the recipe for Spark, for its test
+	@$(BIN)/pip install --quiet --target $@.part $(SPARK) && mv $@.part $@ || \
+	  { rm -rf $@.part; echo "no Spark: the test of its recipe is skipped" >&2; }
 
 serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
 	$(BIN)/python benchmarks/robustness/service.py

@@ -145,7 +145,7 @@ def test_without_a_threshold_there_is_no_picture_of_one(results):
 TABLES = {  # the name of the index, and the number of rows
     "outputs": ("id", 300),
     "assessment": ("id", 200),
-    "groups": ("group", 12),
+    "groups": ("group", 13),
     "evaluation": ("measure", 6),
     "comparison": (None, 40),
     "choice": ("detector", 2),

@@ -41,7 +41,6 @@ NARROW = 760
 REPORT = {
     "report-top": ["#verdicts > h2", "#verdicts > p:not(.aside)", "#verdicts > .sentences"],
     "report-suspicious": ["#verdicts-suspicious"],
-    "report-set": ["#id0-ood0 > h3", "#id0-ood0 .scroll"],
     "report-roc-densities": ["#id0-ood0 figure"],
     "report-alarms": ["#verdicts-alarms"],
     "report-cases": ["#id0-cases > h3", "#id0-cases .gallery:first-of-type"],

@@ -100,6 +100,12 @@ class LabelRates(Result):
         for all labels together (Bonferroni).
     fpr_name : str
         The usual name of the FPR, such as FPR95.
+
+    Examples
+    --------
+    >>> labels = np.array([[1, 0], [1, 0], [1, 1], [0, 1]])
+    >>> label_rates([0.1, 0.2, 0.9, 0.8], labels, threshold=0.5).to_dict()["flagged"]
+    [2, 0]
     """
 
     index_column = "label"
