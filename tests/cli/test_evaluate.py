@@ -194,6 +194,23 @@ def test_a_report_without_ood_data(succeeds, fails, tmp_path, monkeypatch):
     assert "there is no file" in fails(*report, "--id", "new.csv", "--detector", "none.nescio")
 
 
+def test_a_report_by_groups(succeeds, fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name, n in (("earlier", 600), ("new", 200)):
+        rows = [f"{'ab'[row % 2]},text {row}," + ",".join(f"{x:.4f}" for x in values)
+                for row, values in enumerate(rng.normal(0, 3, (n, 4)))]  # fmt: skip
+        (tmp_path / f"{name}.csv").write_text("\n".join(["site,review,p,q,r,s", *rows]))
+    columns = ("--labels", "p,q,r,s", "--group-column", "site")
+    succeeds("calibrate", "earlier.csv", *columns, "-o", "sites.nescio")
+    report = ("report", "--id", "new.csv", "-o", "r.html", "--labels", "p,q,r,s")
+    by_site = ("--detector", "sites.nescio", "--group-column", "site", "--text-column", "review")
+    succeeds(*report, *by_site)
+    assert "of 200 inputs" in (tmp_path / "r.html").read_text("utf-8")
+    assert "--group-column" in fails(*report, "--force", "--detector", "sites.nescio")
+    assert "needs a detector calibrated by it" in fails(*report, "--force", *by_site[2:])
+
+
 def test_a_saved_detector_is_compared_as_it_is(succeeds, outputs, tmp_path):
     """It has learned already, and needs no training data again."""
     files = dict(zip(outputs[::2], outputs[1::2], strict=True))

@@ -15,6 +15,7 @@ from nescio.cli.console import (
     AsJson,
     DataOptions,
     Force,
+    GroupColumn,
     Nonfinite,
     detector_names,
     detectors_option,
@@ -312,6 +313,7 @@ def report(
         "The column of a table that has the texts, for the case studies. Outputs that nescio has "
         "made from texts have them.",
     ] = None,
+    group_column: GroupColumn = None,
     force: Force = False,
 ) -> None:
     """Write an HTML report, which opens offline: which inputs are flagged, and why.
@@ -336,14 +338,16 @@ def report(
     for name, folder in roots.items():
         if not folder.is_dir():
             raise ParameterError(f"--images {name}={folder}: the folder {folder} does not exist.")
-    own = (id_path, ood_paths, detector, train, held_out, text_column)
+    own = (id_path, ood_paths, detector, train, held_out, text_column, group_column)
     chosen = None
     if results is not None and not any(own) and files == DataOptions():
         lines, evidence = from_results(results, roots, recorded_roots=_RECORDED in (images or ()))
     elif results is None and id_path:
         keep = None if text_column is None else [text_column]
         loaded = None if detector is None else load_detector(detector, nonfinite=nonfinite)
-        reading = files.reading(keep=keep, detector=loaded)
+        if group_column is not None and loaded is None:
+            raise ParameterError("--group-column needs a detector calibrated by it (--detector).")
+        reading = files.reading(keep=keep, detector=loaded, group_column=group_column)
         sets = read_sets(id_path, ood_paths or None, train, held_out, **reading)
         name = id_path if Path(id_path).stem in sets.ood else Path(id_path).stem
         if unknown := [root for root in roots if root not in (name, *sets.ood)]:

@@ -109,7 +109,7 @@ def from_outputs(
                 f"{set_name} has no column {text_column!r} (--text-column). Pass a table that has "
                 "it (.csv, .parquet or .arrow), or leave out --text-column."
             )
-        return replace(outputs, kept={TEXT: outputs.kept[text_column]})
+        return replace(outputs, kept={**outputs.kept, TEXT: outputs.kept[text_column]})
 
     id_outputs = with_texts(sets.id, "the ID data")
     ood = {ood: with_texts(outputs, f"the OOD data {ood!r}") for ood, outputs in sets.ood.items()}

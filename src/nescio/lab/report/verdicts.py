@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent
+from nescio._io.tables import GROUP
+from nescio.calibration import CUSTOM
 from nescio.detectors import Detector
 from nescio.detectors.combined import default_detector
 from nescio.detectors.verdicts import Assessment
@@ -178,16 +180,20 @@ def _percent(share: float) -> str:
 def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     """Return what the template reads: verdicts on each set, and the most suspicious ID inputs."""
     detector, outputs = chosen.detector, evidence.id_outputs
-    verdicts = detector.assess(outputs, from_probs=False)
+    groups = _groups(detector, outputs)
+    verdicts = detector.assess(outputs, groups=groups, from_probs=False)
     promise = Promise.of(detector, verdicts)
     shown = np.lexsort((verdicts.scores, verdicts.p_values))[:_SUSPICIOUS]
-    reasons = detector.explain(outputs[shown], from_probs=False) if detector.explains else None
+    reasons = None
+    if detector.explains:
+        some = None if groups is None else groups[shown]
+        reasons = detector.explain(outputs[shown], groups=some, from_probs=False)
     suspicious = []
     for place, row in enumerate(shown.tolist()):
         case = _case(chosen, evidence, evidence.id_name, outputs, verdicts, row)
         case["why"] = [] if reasons is None else _why(reasons[place])
         suspicious.append(case)
-    checked = detector.self_check(outputs, from_probs=False)
+    checked = detector.self_check(outputs, groups=groups, from_probs=False)
     return {
         "chosen": chosen,
         "id_name": evidence.id_name,
@@ -205,6 +211,11 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "alarms": false_alarms(evidence, _flags(chosen, evidence, verdicts), detector.tpr),
         "self_check": {"table": checked.drawn(), "text": checked.summary()},
     }
+
+
+def _groups(detector: Detector, outputs: Outputs) -> Any:
+    """Return the groups of the inputs, if the detector was calibrated by groups of the user."""
+    return outputs.kept.get(GROUP) if detector.calibration_.by == CUSTOM else None
 
 
 def _flags(chosen: Chosen, evidence: Evidence, verdicts: Assessment) -> dict[str, Flags]:
@@ -238,7 +249,8 @@ def _first_inputs(chosen: Chosen, evidence: Evidence) -> list[dict[str, Any]]:
     """Return the first inputs of each set, which are not chosen by their verdicts."""
     sets = []
     for name, outputs in {evidence.id_name: evidence.id_outputs, **evidence.ood_outputs}.items():
-        verdicts = chosen.detector.assess(outputs, from_probs=False)
+        groups = _groups(chosen.detector, outputs)
+        verdicts = chosen.detector.assess(outputs, groups=groups, from_probs=False)
         cases = [
             _case(chosen, evidence, name, outputs, verdicts, row)
             for row in range(min(_FIRST_INPUTS, len(outputs)))
