@@ -28,8 +28,6 @@ from nescio.metrics import auroc
 from nescio.metrics.comparison import Scored
 from nescio.metrics.measures import Ranking
 
-LegendEntry = tuple[str, str]  # CSS class and text
-
 Flags = NDArray[np.bool_]
 
 MAX = "max_logit"
@@ -58,8 +56,8 @@ class Switch(NamedTuple):
     several: str = ""  # the text of a first option, which shows these panels again
 
 
-def set_legend(evidence: Evidence) -> list[LegendEntry]:
-    """Return the legend of the label-wise energies: the ID set and the OOD sets."""
+def set_legend(evidence: Evidence) -> list[tuple[str, str]]:
+    """Return CSS class and text of each set, for the legend of the label-wise energies."""
     own = evidence.id_name
     if evidence.id_outputs.labels is not None:
         own += ", inputs with the label"

@@ -17,7 +17,6 @@ from nescio.detectors import Detector
 from nescio.detectors.combined import default_detector
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import DefaultDetectorWarning, TooFewSamplesError
-from nescio.explain import Reason
 from nescio.lab.benchmark.results import Evidence
 from nescio.lab.report.cases import input_case, input_verdict, why_no_pictures
 from nescio.lab.report.figures import (
@@ -38,7 +37,6 @@ from nescio.outputs.sets import Sets
 _SUSPICIOUS = 6  # inputs
 _FIRST_INPUTS = 3  # of a set
 _MOST = 20_000  # inputs that are compared with the calibration data: more change hardly anything
-_FEW = 30  # inputs; with fewer, a change can hardly be seen
 _BINS = 20  # of p-values
 _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
@@ -184,27 +182,21 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     verdicts = detector.assess(outputs, groups=groups, from_probs=False)
     promise = Promise.of(detector, verdicts)
     shown = np.lexsort((verdicts.scores, verdicts.p_values))[:_SUSPICIOUS]
-    reasons = None
-    if detector.explains:
-        some = None if groups is None else groups[shown]
-        reasons = detector.explain(outputs[shown], groups=some, from_probs=False)
-    suspicious = []
-    for place, row in enumerate(shown.tolist()):
-        case = _case(chosen, evidence, evidence.id_name, outputs, verdicts, row)
-        case["why"] = [] if reasons is None else _why(reasons[place])
-        suspicious.append(case)
+    suspicious = [
+        _case(chosen, evidence, evidence.id_name, verdicts, row)
+        | {"why": _why(detector, outputs[[row]])}
+        for row in shown.tolist()
+    ]
+    cases = [{"set_name": evidence.id_name, "cases": suspicious}]
     checked = detector.self_check(outputs, groups=groups, from_probs=False)
     return {
         "chosen": chosen,
         "id_name": evidence.id_name,
         "promise": promise,
-        "too_few": len(verdicts) < _FEW,
         "change": promise.change(),
         "advice": ADVICE,
         "suspicious": suspicious,
-        "why_no_pictures": why_no_pictures(
-            evidence, [{"set_name": evidence.id_name, "cases": suspicious}]
-        ),
+        "why_no_pictures": why_no_pictures(evidence, cases),
         "scores": Markup("".join(verdicts._charts())),
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
         "sets": _first_inputs(chosen, evidence) if evidence.ood_outputs else [],
@@ -228,14 +220,10 @@ def _flags(chosen: Chosen, evidence: Evidence, verdicts: Assessment) -> dict[str
 
 
 def _case(
-    chosen: Chosen,
-    evidence: Evidence,
-    set_name: str,
-    outputs: Outputs,
-    verdicts: Assessment,
-    row: int,
+    chosen: Chosen, evidence: Evidence, set_name: str, verdicts: Assessment, row: int
 ) -> dict[str, Any]:
     """Return one input with its verdict; whether this is right is known if there are OOD sets."""
+    outputs = evidence.ood_outputs.get(set_name, evidence.id_outputs)
     case = input_case(evidence, set_name, outputs, row)
     names = label_names(evidence)
     predicted = np.flatnonzero(outputs.logits[row] > 0)
@@ -252,7 +240,7 @@ def _first_inputs(chosen: Chosen, evidence: Evidence) -> list[dict[str, Any]]:
         groups = _groups(chosen.detector, outputs)
         verdicts = chosen.detector.assess(outputs, groups=groups, from_probs=False)
         cases = [
-            _case(chosen, evidence, name, outputs, verdicts, row)
+            _case(chosen, evidence, name, verdicts, row)
             for row in range(min(_FIRST_INPUTS, len(outputs)))
         ]
         counts = {"n_inputs": len(outputs), "n_flagged": len(verdicts.flagged)}
@@ -262,8 +250,11 @@ def _first_inputs(chosen: Chosen, evidence: Evidence) -> list[dict[str, Any]]:
     return sets
 
 
-def _why(reason: Reason) -> list[str]:
+def _why(detector: Detector, sample: Outputs) -> list[str]:
     """Return the reasons against an input, in words; the strongest first."""
+    if not detector.explains:
+        return []
+    reason = detector.explain(sample, groups=_groups(detector, sample), from_probs=False)[0]
     if not reason.parts or math.isnan(reason.parts[0].p_value):
         return [reason.summary()]
     texts = []
