@@ -265,6 +265,15 @@ def test_many_labels_are_cut_and_grouped_by_frequency(make_evidence, make_lines)
     assert [(row[0].name, row[0].n_samples) for row in by_count] == [("7 or more", 400)]
 
 
+def test_a_detector_that_flags_everything_has_a_page(make_evidence, make_lines):
+    evidence = make_evidence()
+    detector = MaxLogit().calibrate(evidence.id_outputs.logits + 50)
+    chosen = Chosen("mine", detector)
+    evidence = replace(evidence, scores={"mine": evidence.scores["max_logit"], **evidence.scores})
+    page = Page(build_report(make_lines(evidence), [evidence], title="t", chosen=chosen))
+    assert "100.0 % flagged 120 of 120 inputs. This is more than promised" in page.text
+
+
 def test_at_most_as_many_detectors_as_colours(evidence):
     more = {f"d{number}": Scored(np.arange(100.0), {"stones": np.zeros(4)}) for number in range(9)}
     changed = replace(evidence, scores={**evidence.scores, **more})
