@@ -82,7 +82,7 @@ def test_a_histogram_shows_the_threshold_and_every_set(data, detector):
     many = ns.JointEnergy().calibrate(data[0], groups=np.arange(400) % 3)
     assert legend(ns.ScoreHistogramDisplay.from_detector(many)) == [
         "calibration (400)",
-        "3 thresholds",
+        "4 thresholds",  # of each group, and of all
     ]
 
 

@@ -54,7 +54,8 @@ def test_groups_are_halved_with_the_rows(logits):
     detector = Centred().calibrate(logits, groups=groups.tolist(), tpr=0.8)
     rest = ~learning_half(len(logits))
     sizes = {name: first.n_samples for name, first in detector.calibration_.thresholds.items()}
-    assert sizes == {name: (groups[rest] == name).sum() for name in ("high", "low")}
+    expected = {name: (groups[rest] == name).sum() for name in ("high", "low")}
+    assert sizes == expected | {"all": rest.sum()}
     with pytest.raises(ShapeError, match=r"shape \(400,\), got \(399,\)"):
         Centred().calibrate(logits, groups=groups[1:])
 
