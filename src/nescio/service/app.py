@@ -18,7 +18,15 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from nescio._validation import Array
-from nescio.errors import DatasetError, FileFormatError, InputError, NescioError, ParameterError
+from nescio.errors import (
+    DatasetError,
+    FileFormatError,
+    InputError,
+    MissingInputError,
+    NescioError,
+    NonFiniteError,
+    ParameterError,
+)
 from nescio.models.inputs import n_rows
 from nescio.service import openapi as api
 from nescio.service.images import Decoders
@@ -30,6 +38,7 @@ from nescio.service.requests import (
     busy,
     check_predictions,
     decode_inputs,
+    decode_json,
     decode_outputs,
     encode_predictions,
     encode_verdicts,
@@ -49,6 +58,11 @@ _PIECE_BYTES = 262_144  # a large answer waits in memory in pieces, not as a who
 # more memory while it is encoded.
 _BYTES_PER_VERDICT, _BYTES_PER_VALUE = 13, 100
 
+# What to do about an error of the library, for who sends requests.
+_ADVICE: dict[type[Exception], str] = {
+    MissingInputError: " Send them too: scores_from of /v1/detector names all that it reads.",
+    NonFiniteError: " Leave these rows out.",
+}
 _PAGE_TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html; charset=utf-8"}
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -105,7 +119,7 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
         api.SAFETENSORS: None,
     },
     example={"inputs": {"input_ids": [[101, 2054, 102]]}},
-    errors=(404,),
+    errors={404: "The service has no model."},
 )
 async def predict(service: Service, request: Request, query: api.PredictQuery) -> Answer:
     """Predicted labels and verdict for an image or a text.
@@ -116,7 +130,7 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     """
     engine, model = service.engine, service.engine.model
     if model is None:
-        raise HTTPException(404, "this service has no model. Start it with --model.")
+        raise HTTPException(404, "this service has no model. Send logits to /v1/score.")
     kind = request.require_type((*api.IMAGES, *api.FORMATS))
     body = await service.limits.read(request)
     run = service.in_thread if kind in api.FORMATS else service.decoding
@@ -169,27 +183,50 @@ async def traffic(service: Service, request: Request, query: api.TrafficQuery) -
     return Answer(await service.in_thread(_traffic_report, *arguments))
 
 
-@api.Operation("POST", "/v1/reload", {api.JSON: api.DetectorDescription}, errors=(409,))
+@api.Operation(
+    "POST",
+    "/v1/acknowledge",
+    {api.JSON: api.Acknowledged},
+    body={api.JSON: api.AcknowledgeBody},
+    example={"note": "Ann: the lens is clean again."},
+    errors={409: "There is no alarm."},
+)
+async def acknowledge(service: Service, request: Request, query: api.NoQuery) -> Answer:
+    """Acknowledge the alarm of the monitor.
+
+    Records the alarm with a note, and starts the monitor again.
+    """
+    _check_operator(service, request)
+    request.require_type((api.JSON,))
+    body: api.AcknowledgeBody = decode_json(await service.limits.read(request), api.AcknowledgeBody)
+    try:
+        record = await service.in_thread(service.acknowledge, body.note)
+    except InputError as error:
+        raise HTTPException(409, str(error)) from error
+    return Answer(msgspec.json.encode(record))
+
+
+@api.Operation(
+    "POST",
+    "/v1/reload",
+    {api.JSON: api.DetectorDescription},
+    errors={409: "The new files cannot be used. The old ones stay in use."},
+)
 async def reload(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Reload the files.
 
     Reads the files of the detector and the model again. Requests are served meanwhile.
     """
-    forwarded = {b"forwarded", b"x-forwarded-for"} & request.headers.keys()
-    client = request.scope.get("client")
-    local = client is not None and client[0] in ("127.0.0.1", "::1")
-    if service.settings.token is None and (forwarded or not local):
-        raise HTTPException(
-            403, "without a token, the service can only be reloaded from its own machine."
-        )
+    _check_operator(service, request)
     try:
         engine = await service.reload()
     except (NescioError, OSError) as error:
-        raise HTTPException(409, f"nothing was changed: {error}") from error
+        reason = error.reason if isinstance(error, NescioError) else error
+        raise HTTPException(409, f"nothing was changed: {reason}") from error
     return Answer(engine.description)
 
 
-@api.Operation("GET", "/healthz", {api.JSON: dict[str, str]}, public=True)
+@api.Operation("GET", "/healthz", {api.JSON: api.Status}, public=True)
 async def healthz(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Liveness probe.
 
@@ -198,7 +235,13 @@ async def healthz(service: Service, request: Request, query: api.NoQuery) -> Ans
     return Answer(b'{"status":"ok"}')
 
 
-@api.Operation("GET", "/readyz", {api.JSON: dict[str, str]}, public=True, errors=(503,))
+@api.Operation(
+    "GET",
+    "/readyz",
+    {api.JSON: api.Status},
+    public=True,
+    errors={503: "The service is about to stop."},
+)
 async def readyz(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Readiness probe.
 
@@ -218,7 +261,7 @@ async def metrics(service: Service, request: Request, query: api.NoQuery) -> Ans
     return Answer(service.metrics.text(), api.METRICS)
 
 
-@api.Operation("GET", "/openapi.json", {api.JSON: dict[str, Any]}, public=True)
+@api.Operation("GET", "/openapi.json", {api.JSON: dict[str, msgspec.Raw]}, public=True)
 async def openapi(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """OpenAPI document.
 
@@ -385,6 +428,15 @@ def _check_token(header: str, token: str) -> None:
         )
 
 
+def _check_operator(service: Service, request: Request) -> None:
+    """Without a token, reject whoever is not on this machine."""
+    forwarded = {b"forwarded", b"x-forwarded-for"} & request.headers.keys()
+    client = request.scope.get("client")
+    local = client is not None and client[0] in ("127.0.0.1", "::1")
+    if service.settings.token is None and (forwarded or not local):
+        raise HTTPException(403, "without a token, only its own machine may ask this of a service.")
+
+
 def _check_origin(request: Request) -> None:
     """Reject web pages of other origins, which a browser would allow to send requests."""
     origin = request.header(b"origin")
@@ -439,14 +491,15 @@ async def _send(answer: Answer, request: Request, send: Send, *, close: bool) ->
     await send({"type": "http.response.body", "body": body[last:]})
 
 
-def _problem(error: Exception) -> Answer:
+def _problem(error: HTTPException | NescioError) -> Answer:
     """Return the answer for an error, in the format of RFC 9457."""
     headers: Any = {}
     if isinstance(error, HTTPException):
         status, detail, headers = error.status_code, error.detail, error.headers or {}
     else:
         status = 413 if isinstance(error, TooLargeError) else 422
-        status, detail = 400 if isinstance(error, FileFormatError) else status, str(error)
+        status = 400 if isinstance(error, FileFormatError) else status
+        detail = error.reason + _ADVICE.get(type(error), "")
     if detail.partition(" ")[0].isalpha():  # not the name of a parameter or a file
         detail = detail[:1].upper() + detail[1:]
     body = msgspec.json.encode(api.Problem(HTTPStatus(status).phrase, status, detail))

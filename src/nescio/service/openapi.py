@@ -14,12 +14,17 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nescio._version import __version__
+from nescio.models.images import Preprocessing
+from nescio.monitor.martingale import Change
 from nescio.service.settings import MAX_EXPLAINED
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 FORMATS = (JSON, SAFETENSORS)
-IMAGES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
+IMAGES = (  # the last is any of them, for clients that know no type of images
+    *("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff"),
+    "application/octet-stream",
+)
 PROBLEM = "application/problem+json"
 SVG = "image/svg+xml"
 METRICS = "text/plain; version=0.0.4"
@@ -29,11 +34,13 @@ _LARGEST = 1.7976931348623157e308
 
 # --- queries and bodies -------------------------------------------------------------------------
 
-# JSON has no NaN and no infinity.
-JsonNumber = Annotated[
-    float | Literal["-inf"] | None,
-    Meta(description='A number, "-inf" for a masked label, or null for a missing value (NaN).'),
-]
+JsonNumber = float | Literal["-inf"] | None  # JSON has no NaN and no infinity
+_JSON_NUMBER = {
+    "description": 'A number, "-inf" for a masked label, or null for a missing value (NaN).',
+    "anyOf": [{"type": "number"}, {"const": "-inf"}, {"type": "null"}],
+}
+# Numbers in nested lists, which are decoded by hand.
+JsonArray = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {}})]
 Width = Annotated[int, Meta(ge=200, le=2_000, description="The width in pixels.")]
 
 
@@ -89,9 +96,12 @@ class ScoreBody(Struct, forbid_unknown_fields=True):
 
 
 class PredictBody(Struct, forbid_unknown_fields=True):
-    """The JSON body of a request to predict: the inputs of the model by name, or texts."""
+    """The JSON body of a request to predict: either the inputs of the model by name, or texts."""
 
-    inputs: dict[str, msgspec.Raw] | UnsetType = UNSET
+    inputs: Annotated[
+        dict[str, JsonArray] | UnsetType,
+        Meta(description='The samples are the first dimension: {"NAME": [[...], [...]]}.'),
+    ] = UNSET
     texts: Annotated[
         list[str] | UnsetType,
         Meta(
@@ -99,6 +109,12 @@ class PredictBody(Struct, forbid_unknown_fields=True):
             extra_json_schema={"minItems": 1},  # too many are 413, like too many rows
         ),
     ] = UNSET
+
+
+class AcknowledgeBody(Struct, forbid_unknown_fields=True):
+    """The JSON body of a request to acknowledge an alarm."""
+
+    note: Annotated[str, Meta(max_length=500, description="Who, and what was done.")] = ""
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -198,7 +214,7 @@ class ModelDescription(Struct):
     """What the model takes."""
 
     inputs: list[ModelInput]
-    preprocessing: dict[str, Any] | None
+    preprocessing: Preprocessing | None
     texts: TextLimits | None
 
 
@@ -206,7 +222,7 @@ class DetectorDescription(Struct):
     """The detector and the model in use."""
 
     detector: str
-    params: dict[str, Any]
+    params: dict[str, msgspec.Raw]
     scores_from: list[str]
     n_columns: dict[str, int]
     label_names: list[str] | None
@@ -238,14 +254,65 @@ class ChartOf(Struct):
     svg: str
 
 
+class WindowReport(Struct):
+    """How many of some successive inputs were flagged, and the expected share."""
+
+    start: int
+    n: int
+    flagged: int
+    share: float
+    low: float
+    high: float
+    outside: bool
+
+
+class Acknowledged(Struct):
+    """An alarm that was acknowledged."""
+
+    time: Annotated[str, Meta(description="In UTC, such as 2026-01-31T12:00:00Z.")]
+    alarm: Annotated[str, Meta(description="What had changed and since when, in words.")]
+    alarm_at: int
+    change: Change
+    note: str
+
+
+class MonitorReport(Struct):
+    """What the monitor says about the inputs since its start or the latest acknowledged alarm."""
+
+    summary: str
+    n_samples: int
+    flagged: int
+    expected_share: float
+    alpha: float
+    alarm: bool
+    alarm_at: int | None
+    change: Change | None
+    log10_martingale: float
+    max_log10_martingale: float
+    trace: Annotated[
+        list[tuple[int, float]], Meta(description="Numbers of inputs, and the evidence after them.")
+    ]
+    windows: list[WindowReport]
+    open_window: WindowReport | None
+    n_windows: int
+    n_outside: int
+    acknowledged: Annotated[list[Acknowledged], Meta(description="The latest ones, oldest first.")]
+
+
 class TrafficReport(Struct):
     """Recent scores, and the report of the monitor."""
 
     n_watched: int
     recent: RecentInputs
-    monitor: dict[str, Any]
+    monitor: MonitorReport
     stopping: bool
     charts: list[ChartOf] | UnsetType = UNSET
+
+
+class Status(Struct):
+    """The answer of a probe."""
+
+    status: str
 
 
 class Problem(Struct):
@@ -276,7 +343,7 @@ class Operation(Struct):
     query: type[Struct] = NoQuery
     body: dict[str, Any] = {}
     example: dict[str, Any] | None = None
-    errors: tuple[int, ...] = ()  # beside those that follow from the rest
+    errors: dict[int, str] = {}  # their meaning; beside those that follow from the rest
     public: bool = False  # whether it needs no token
     respond: Any = None
 
@@ -286,23 +353,25 @@ class Operation(Struct):
         OPERATIONS[self.path] = self
         return respond
 
-    def statuses(self) -> list[int]:
-        """Return the statuses of all errors."""
+    def meanings(self) -> dict[int, str]:
+        """Return the statuses of all errors, and what they mean."""
         of_bodies = (400, 408, 413, 415, 503) if self.body else ()
-        return sorted({403, 422, *of_bodies, *self.errors} | (set() if self.public else {401}))
+        statuses = {403, 422, 500, *of_bodies} | (set() if self.public else {401})
+        return dict(
+            sorted(({status: _MEANINGS[status] for status in statuses} | self.errors).items())
+        )
 
 
 _MEANINGS = {
     400: "The body cannot be read.",
     401: "The token is missing or invalid.",
     403: "The origin, the host name or the address of the caller is not allowed.",
-    404: "The service has no model.",
     408: "The body took too long to arrive.",
-    409: "The new files cannot be used. The old ones stay in use.",
     413: "The body is too large, or it has too many rows.",
     415: "The format of the body is not supported.",
     422: "The request can be read but not used: an unknown parameter, wrong labels, probabilities "
     "instead of logits, NaN, a damaged image.",
+    500: "The service failed. Its log has the details.",
     503: "The service is busy or about to stop. Try again after Retry-After seconds.",
 }
 
@@ -318,13 +387,18 @@ def make_document() -> bytes:
     template = "#/components/schemas/{name}"
     schemas, components = msgspec.json.schema_components(types.values(), ref_template=template)
     refs = dict(zip(types, schemas, strict=True))
-    components["PredictBody"]["oneOf"] = [{"required": ["inputs"]}, {"required": ["texts"]}]
+    components["JsonNumber"] = _JSON_NUMBER
+    components["PredictBody"] |= {"minProperties": 1, "maxProperties": 1}
+    for component in components.values():
+        component["description"] = component.get("description", "").partition("\n")[0]
+        for field in component.get("properties", {}).values():
+            field.pop("default", None)  # openapi-typescript would make it a required field
     paths = {
         path: {operation.method.lower(): _described(operation, refs)}
         for path, operation in OPERATIONS.items()
     }
     security = {"token": {"type": "http", "scheme": "bearer"}}
-    return msgspec.json.encode(
+    document = msgspec.json.encode(
         {
             "openapi": "3.1.0",
             "info": {
@@ -336,6 +410,10 @@ def make_document() -> bytes:
             "components": {"schemas": components, "securitySchemes": security},
         }
     )
+    # A name for it, so that clients have one type for all numbers.
+    number = msgspec.json.encode(msgspec.json.schema(JsonNumber))
+    document = document.replace(number, b'{"$ref":"#/components/schemas/JsonNumber"}')
+    return document.replace(b',"items":false', b"")  # openapi-python-client cannot read it
 
 
 def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
@@ -350,9 +428,9 @@ def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {
         "200": {"description": "OK.", "content": content(operation.answer)}
     }
-    for status in operation.statuses():
+    for status, meaning in operation.meanings().items():
         responses[str(status)] = {
-            "description": f"{HTTPStatus(status).phrase}. {_MEANINGS[status]}",
+            "description": f"{HTTPStatus(status).phrase}. {meaning}",
             "content": content({PROBLEM: Problem}),
         }
     described: dict[str, Any] = {

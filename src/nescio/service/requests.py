@@ -277,7 +277,7 @@ def _tensor_outputs(data: bytes) -> Outputs:
 
 
 def _json_outputs(data: bytes) -> Outputs:
-    body: ScoreBody = _decode_json(data, ScoreBody)
+    body: ScoreBody = decode_json(data, ScoreBody)
     _check_arrays(body.arrays or {})
     _check_rows(len(body.logits))
     return Outputs(
@@ -293,7 +293,7 @@ def decode_inputs(kind: str, data: bytes) -> dict[str, Array] | list[str]:
     """Return the inputs of a model by name, or texts, from a body of JSON or safetensors."""
     if kind == SAFETENSORS:
         return _decode_tensors(data)[0]
-    body: PredictBody = _decode_json(data, PredictBody)
+    body: PredictBody = decode_json(data, PredictBody)
     if (body.inputs is UNSET) == (body.texts is UNSET):
         raise InputError('send either the inputs of the model by name, "inputs", or "texts".')
     if body.inputs is not UNSET:
@@ -319,7 +319,8 @@ def _decode_tensors(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
     return decode_tensors(data, _BODY)
 
 
-def _decode_json(data: bytes, kind: Any) -> Any:
+def decode_json(data: bytes, kind: Any) -> Any:
+    """Return the content of a JSON body, or raise an error that says what is wrong with it."""
     for mark, most, what in ((b"[", _MAX_LISTS, "lists"), (b",", _MAX_ITEMS, "numbers")):
         # Counting takes a tenth of the time of decoding; a short body needs none.
         if len(data) > most and data.count(mark) > most:

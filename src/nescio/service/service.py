@@ -268,6 +268,13 @@ class Service:
             logger.info("reloaded", extra={"changed": changed})
             return engine
 
+    def acknowledge(self, note: str) -> dict[str, Any]:
+        """Record the alarm of the monitor as dealt with, and save its state."""
+        record = self.engine.traffic.acknowledge(note)
+        logger.info("alarm acknowledged", extra=record)
+        self._watch(save=True)
+        return record
+
     def _watch(self, save: bool) -> None:
         """Show the monitor the requests since the previous call, and save its state if asked."""
         try:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import (
@@ -33,7 +34,7 @@ from nescio.monitor import Monitor
 from nescio.monitor.monitor import resume
 from nescio.monitor.report import Figure, monitor_figures
 from nescio.outputs import Outputs
-from nescio.service.openapi import ChartOf, RecentInputs, TrafficReport
+from nescio.service.openapi import ChartOf, MonitorReport, RecentInputs, TrafficReport
 from nescio.service.requests import RequestLimits
 
 if TYPE_CHECKING:
@@ -195,7 +196,14 @@ class Traffic:
         with self._watching:
             times, scores, inside = zip(*self._recent, strict=True) if self._recent else ((),) * 3
             recent = RecentInputs(list(times), list(scores), list(inside))
-            return TrafficReport(self.n_watched, recent, self.monitor.as_dict(), stopping)
+            monitor = msgspec.convert(self.monitor.as_dict(), MonitorReport)
+            return TrafficReport(self.n_watched, recent, monitor, stopping)
+
+    def acknowledge(self, note: str) -> dict[str, Any]:
+        """Record the alarm as dealt with, and let the monitor start again."""
+        self.watch()
+        with self._watching:
+            return self.monitor.acknowledge(note)
 
     def figures(self, width: int) -> list[Figure]:
         """Return the charts of the monitor."""
