@@ -170,22 +170,6 @@ class HistogramChart(Chart):
         self.area([*x[below], edge], [*y[below], height], "out")
         self.area([edge, *x[above]], [height, *y[above]], "in")
 
-    def marker(self, x: float, css: str, text: str) -> None:
-        """Draw a line with a tip at one x; beyond the edges, the tip points outwards."""
-        beyond = "left" if x < self.x.low else "right" if x > self.x.high else ""
-        across = min(max(float(self.x.place(x, self.width)), 0.0), float(self.width))
-        turn = {"left": 90, "right": -90}.get(beyond, 0)
-        tip = self.height / 2 if beyond else self.height
-        self.notes.append(
-            f'<g class="marker {css}" data-mark="score" data-beyond="{beyond}">'
-            f'<path d="M{across:.1f} 0V{self.height}"/><path class="tip" d="M-6 -9H6L0 0Z" '
-            f'transform="translate({across:.1f} {tip:.1f}) rotate({turn})"/></g>'
-        )
-        share = across / self.width
-        side = "start" if share < 0.2 else "end" if share > 0.8 else "middle"
-        arrow = {"left": f"◀ {text}", "right": f"{text} ▶"}
-        self._note(across, -4, arrow.get(beyond, text), side)
-
 
 def score_chart(scores: Values, thresholds: Sequence[float], batch: Batch | None = None) -> Markup:
     """Draw calibration scores and their thresholds, and the scores of a batch on them."""

@@ -91,8 +91,6 @@ def monitor(
 
     if acknowledge is None and scored is None:
         raise ParameterError("SCORED is missing: pass the table that 'nescio score -o' wrote.")
-    if acknowledge is not None and (state is None or not state.exists()):
-        raise ParameterError("--acknowledge needs the state file of the alarm: pass --state.")
     for target in (state, plot):
         refuse_overwriting(target, scored, detector)
     refuse_overwriting(plot, state)

@@ -46,7 +46,7 @@ from nescio.service.requests import (
 )
 from nescio.service.service import Engine, Service
 from nescio.service.settings import Settings
-from nescio.service.traffic import input_chart, logger, traffic_charts
+from nescio.service.traffic import logger, traffic_charts
 
 _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
 _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # polled regularly
@@ -119,7 +119,7 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
         api.SAFETENSORS: None,
     },
     example={"inputs": {"input_ids": [[101, 2054, 102]]}},
-    errors={404: "The service has no model."},
+    errors=(404,),
 )
 async def predict(service: Service, request: Request, query: api.PredictQuery) -> Answer:
     """Predicted labels and verdict for an image or a text.
@@ -158,26 +158,11 @@ async def detector(service: Service, request: Request, query: api.NoQuery) -> An
     return Answer(service.engine.description)
 
 
-@api.Operation("GET", "/v1/histogram", {api.SVG: None}, query=api.HistogramQuery)
-async def histogram(service: Service, request: Request, query: api.HistogramQuery) -> Answer:
-    """A chart of one score.
-
-    Draws a score and the threshold on the histogram of the calibration scores.
-    """
-    names = list(service.engine.calibration.thresholds)
-    if query.group not in names:
-        raise HTTPException(
-            422, f"group must be one of {', '.join(names)}, got {query.group[:40]!r}."
-        )
-    chart = input_chart(service.engine, query.score, query.group, query.width)
-    return Answer(chart.encode(), api.SVG)
-
-
 @api.Operation("GET", "/v1/traffic", {api.JSON: api.TrafficReport}, query=api.TrafficQuery)
 async def traffic(service: Service, request: Request, query: api.TrafficQuery) -> Answer:
     """Recent traffic.
 
-    Returns recent scores, and the report of the monitor with the share flagged.
+    Returns the p-values of recent inputs, and the report of the monitor with the share flagged.
     """
     arguments = service.engine, service.stopping, query.charts
     return Answer(await service.in_thread(_traffic_report, *arguments))
@@ -189,7 +174,7 @@ async def traffic(service: Service, request: Request, query: api.TrafficQuery) -
     {api.JSON: api.Acknowledged},
     body={api.JSON: api.AcknowledgeBody},
     example={"note": "Ann: the lens is clean again."},
-    errors={409: "There is no alarm."},
+    errors=(409,),
 )
 async def acknowledge(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Acknowledge the alarm of the monitor.
@@ -202,16 +187,11 @@ async def acknowledge(service: Service, request: Request, query: api.NoQuery) ->
     try:
         record = await service.in_thread(service.acknowledge, body.note)
     except InputError as error:
-        raise HTTPException(409, str(error)) from error
+        raise HTTPException(409, error.reason) from error
     return Answer(msgspec.json.encode(record))
 
 
-@api.Operation(
-    "POST",
-    "/v1/reload",
-    {api.JSON: api.DetectorDescription},
-    errors={409: "The new files cannot be used. The old ones stay in use."},
-)
+@api.Operation("POST", "/v1/reload", {api.JSON: api.DetectorDescription}, errors=(409,))
 async def reload(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Reload the files.
 
@@ -235,13 +215,7 @@ async def healthz(service: Service, request: Request, query: api.NoQuery) -> Ans
     return Answer(b'{"status":"ok"}')
 
 
-@api.Operation(
-    "GET",
-    "/readyz",
-    {api.JSON: api.Status},
-    public=True,
-    errors={503: "The service is about to stop."},
-)
+@api.Operation("GET", "/readyz", {api.JSON: api.Status}, public=True, errors=(503,))
 async def readyz(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Readiness probe.
 

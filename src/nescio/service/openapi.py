@@ -29,8 +29,6 @@ PROBLEM = "application/problem+json"
 SVG = "image/svg+xml"
 METRICS = "text/plain; version=0.0.4"
 
-_LARGEST = 1.7976931348623157e308
-
 
 # --- queries and bodies -------------------------------------------------------------------------
 
@@ -41,7 +39,6 @@ _JSON_NUMBER = {
 }
 # Numbers in nested lists, which are decoded by hand.
 JsonArray = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {}})]
-Width = Annotated[int, Meta(ge=200, le=2_000, description="The width in pixels.")]
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):
@@ -69,19 +66,12 @@ class ScoreQuery(PredictQuery, forbid_unknown_fields=True):
     ] = None
 
 
-class HistogramQuery(Struct, forbid_unknown_fields=True):
-    """The query of /v1/histogram."""
-
-    score: Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST, description="The score to draw.")]
-    group: Annotated[str, Meta(description="The group, if calibrated by group.")] = "all"
-    width: Width = 640
-
-
 class TrafficQuery(Struct, forbid_unknown_fields=True):
     """The query of /v1/traffic."""
 
     charts: Annotated[
-        Width | UnsetType, Meta(description="Add charts as SVG of this width in pixels.")
+        Annotated[int, Meta(ge=200, le=2_000)] | UnsetType,
+        Meta(description="Add charts as SVG of this width in pixels."),
     ] = UNSET
 
 
@@ -138,8 +128,9 @@ class PartShare(Struct):
     detector: str
     score: float | None
     p_value: float | None
-    share: float | None
+    share: Annotated[float | None, Meta(description="Of the evidence against the input.")]
     nearest: Annotated[list[int | str], Meta(description="The nearest training samples.")]
+    summary: Annotated[str, Meta(description="What it saw, if it can say so.")]
 
 
 class ColumnRange(Struct):
@@ -221,6 +212,7 @@ class ModelDescription(Struct):
 class DetectorDescription(Struct):
     """The detector and the model in use."""
 
+    name: Annotated[str, Meta(description="Of the model's file or the detector's.")]
     detector: str
     params: dict[str, msgspec.Raw]
     scores_from: list[str]
@@ -234,7 +226,6 @@ class DetectorDescription(Struct):
     n_by_group: dict[str, int]
     statement: str
     explains: bool
-    example: Annotated[list[float] | None, Meta(description="Logits to try.")]
     model: ModelDescription | None
 
 
@@ -242,7 +233,7 @@ class RecentInputs(Struct):
     """The latest inputs that the monitor has seen."""
 
     time: list[float]
-    score: list[float | None]
+    p_value: list[float]
     in_distribution: list[bool]
 
 
@@ -300,7 +291,7 @@ class MonitorReport(Struct):
 
 
 class TrafficReport(Struct):
-    """Recent scores, and the report of the monitor."""
+    """Recent inputs, and the report of the monitor."""
 
     n_watched: int
     recent: RecentInputs
@@ -343,7 +334,7 @@ class Operation(Struct):
     query: type[Struct] = NoQuery
     body: dict[str, Any] = {}
     example: dict[str, Any] | None = None
-    errors: dict[int, str] = {}  # their meaning; beside those that follow from the rest
+    errors: tuple[int, ...] = ()  # beside those that follow from the rest
     public: bool = False  # whether it needs no token
     respond: Any = None
 
@@ -353,20 +344,19 @@ class Operation(Struct):
         OPERATIONS[self.path] = self
         return respond
 
-    def meanings(self) -> dict[int, str]:
-        """Return the statuses of all errors, and what they mean."""
+    def statuses(self) -> list[int]:
+        """Return the statuses of all errors."""
         of_bodies = (400, 408, 413, 415, 503) if self.body else ()
-        statuses = {403, 422, 500, *of_bodies} | (set() if self.public else {401})
-        return dict(
-            sorted(({status: _MEANINGS[status] for status in statuses} | self.errors).items())
-        )
+        return sorted({403, 422, 500, *of_bodies, *self.errors} | (set() if self.public else {401}))
 
 
 _MEANINGS = {
     400: "The body cannot be read.",
     401: "The token is missing or invalid.",
     403: "The origin, the host name or the address of the caller is not allowed.",
+    404: "The service has no model.",
     408: "The body took too long to arrive.",
+    409: "There is no alarm; or the new files cannot be used, and the old ones stay in use.",
     413: "The body is too large, or it has too many rows.",
     415: "The format of the body is not supported.",
     422: "The request can be read but not used: an unknown parameter, wrong labels, probabilities "
@@ -428,9 +418,9 @@ def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {
         "200": {"description": "OK.", "content": content(operation.answer)}
     }
-    for status, meaning in operation.meanings().items():
+    for status in operation.statuses():
         responses[str(status)] = {
-            "description": f"{HTTPStatus(status).phrase}. {meaning}",
+            "description": f"{HTTPStatus(status).phrase}. {_MEANINGS[status]}",
             "content": content({PROBLEM: Problem}),
         }
     described: dict[str, Any] = {

@@ -25,7 +25,6 @@ from prometheus_client.core import (
     Metric,
 )
 
-from nescio._charts.histogram import HistogramChart
 from nescio._charts.svg import Chart, Scale, short
 from nescio.detectors import Detector
 from nescio.detectors.verdicts import Assessment
@@ -131,7 +130,7 @@ class Traffic:
         self._state = state
         self._names = names
         # One for all groups: the largest share that a calibrated detector flags of its own data.
-        self._allowed = 1 - min(group.tpr for group in detector.calibration_.thresholds.values())
+        self.allowed = 1 - min(group.tpr for group in detector.calibration_.thresholds.values())
         scores = detector.calibration_.scores
         shares = np.linspace(0, 1, _SCORE_BUCKETS + 1)
         self._bounds = np.unique(np.quantile(scores[np.isfinite(scores)], shares))
@@ -172,7 +171,7 @@ class Traffic:
                 self._n_free -= n_kept
 
     def watch(self) -> None:
-        """Show the kept rows to the monitor, and store their scores for the page."""
+        """Show the kept rows to the monitor, and store their p-values for the page."""
         with self._watching:
             with self._counting:
                 noted, self._noted = self._noted, []
@@ -187,15 +186,15 @@ class Traffic:
                 texts += [text] * len(note.assessment)
             self.monitor.update(assessment, times=texts)
             self.n_watched += len(assessment)
-            scores, inside = assessment.scores.tolist(), assessment.in_distribution.tolist()
-            self._recent.extend(zip(times, scores, inside, strict=True))
+            p_values, inside = assessment.p_values.tolist(), assessment.in_distribution.tolist()
+            self._recent.extend(zip(times, p_values, inside, strict=True))
 
     def report(self, stopping: bool) -> TrafficReport:
-        """Return recent scores and what the monitor says."""
+        """Return recent inputs and what the monitor says."""
         self.watch()
         with self._watching:
-            times, scores, inside = zip(*self._recent, strict=True) if self._recent else ((),) * 3
-            recent = RecentInputs(list(times), list(scores), list(inside))
+            columns = zip(*self._recent, strict=True) if self._recent else ((),) * 3
+            recent = RecentInputs(*map(list, columns))
             monitor = msgspec.convert(self.monitor.as_dict(), MonitorReport)
             return TrafficReport(self.n_watched, recent, monitor, stopping)
 
@@ -224,7 +223,7 @@ class Traffic:
             yield CounterMetricFamily(name, meaning, number)
         evidence, alarm = self.monitor.log10_martingale, self.monitor.alarm
         for name, meaning, value in (
-            ("nescio_flagged_share_allowed", "Expected share flagged: 1 - TPR.", self._allowed),
+            ("nescio_flagged_share_allowed", "Expected share flagged: 1 - TPR.", self.allowed),
             ("nescio_monitor_log10_evidence", "Evidence of a change, power of ten.", evidence),
             ("nescio_monitor_alarm", "1 once the monitor has raised the alarm.", float(alarm)),
         ):
@@ -270,49 +269,27 @@ def stored_monitor(
 # --- charts -------------------------------------------------------------------------------------
 
 
-def input_chart(engine: Engine, score: float, group: str, width: int) -> str:
-    """Draw a score and the threshold on the histogram of a group's calibration scores."""
-    histogram, threshold = engine.histograms[group], engine.calibration.threshold_values[group]
-    low, high = histogram.edges[[0, -1]]
-    chart = HistogramChart(
-        histogram,
-        [threshold],
-        name=f"Histogram of the calibration scores from {short(low)} to {short(high)}, "
-        f"threshold {short(threshold)}, this input {short(score)}.",
-        width=width,
-    )
-    chart.marker(score, "out" if score < threshold else "in", f"this input {short(score)}")
-    return chart.draw().replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-
-
 def traffic_charts(engine: Engine, report: TrafficReport, width: int) -> list[ChartOf]:
-    """Draw recent scores, before the figures of the monitor; nothing if there is no traffic yet."""
-    n_recent = len(report.recent.score)
+    """Draw recent p-values, before the figures of the monitor; nothing without traffic."""
+    n_recent = len(report.recent.p_value)
     if not n_recent:
         return []
     text = f"of the latest {n_recent:,} of {report.n_watched:,} inputs, oldest first"
     return [
-        ChartOf("Scores", text, _recent_scores(engine, report.recent, width)),
+        ChartOf("p-values", text, _recent_p_values(engine, report.recent, width)),
         *(ChartOf(*map(str, figure)) for figure in engine.traffic.figures(width)),
     ]
 
 
-def _recent_scores(engine: Engine, recent: RecentInputs, width: int) -> str:
+def _recent_p_values(engine: Engine, recent: RecentInputs, width: int) -> str:
     """Draw one dot per input in the order of arrival, and a cross if it was flagged."""
-    scores = np.array(recent.score, dtype=np.float64)
-    inside = np.array(recent.in_distribution)
-    thresholds = list(engine.calibration.threshold_values.values())
-    # The range of the calibration scores, extended by at most its width to each side.
-    edges = engine.histograms[None].edges
-    low, high, room = edges[0], edges[-1], edges[-1] - edges[0]
-    finite = scores[np.isfinite(scores)]
-    low = max(finite.min(initial=low), low - room)
-    high = min(finite.max(initial=high), high + room)
-    n, n_flagged = len(scores), int(np.count_nonzero(~inside))
-    chart = PageChart(
+    p_values, inside = np.array(recent.p_value), np.array(recent.in_distribution)
+    n, n_flagged = len(p_values), int(np.count_nonzero(~inside))
+    lowest = 1 / (1 + engine.calibration.n_samples)
+    chart = Chart(
         Scale(-0.5 - n / 100, n - 0.5 + n / 100),
-        Scale(low - 0.03 * (high - low), high + 0.03 * (high - low)),
-        name=f"Scores of the latest {n} inputs, {n_flagged} of them flagged.",
+        Scale(lowest / 1.5, 1.5, log=True),
+        name=f"p-values of the latest {n} inputs, {n_flagged} of them flagged.",
         width=width,
         height=240,
         x_label="time of arrival, UTC",
@@ -320,29 +297,11 @@ def _recent_scores(engine: Engine, recent: RecentInputs, width: int) -> str:
             (row, time.strftime("%H:%M:%S", time.gmtime(recent.time[row])))
             for row in sorted({n // 12, n // 2, n - 1 - n // 12})
         ],
-        y_ticks=Scale(low, high).ticks(4),
     )
     rows = np.arange(n)
-    shown = np.nan_to_num(np.clip(scores, low, high), nan=low)
     size = " few" if n < _SMALL_SAMPLE else ""
-    chart.dots(rows[inside], shown[inside], f"dots in{size}")
-    chart.crosses(rows[~inside], shown[~inside], "crosses out")
-    for threshold in thresholds:
-        text = f"threshold {short(threshold)}" if len(thresholds) == 1 else ""
-        chart.rule(y=min(max(threshold, low), high), text=text)
+    chart.scatter(rows[inside], p_values[inside], f"dots in{size}", "h0")
+    chart.scatter(rows[~inside], p_values[~inside], "crosses out", "m-3 -3l6 6m0 -6l-6 6")
+    allowed = engine.traffic.allowed
+    chart.rule(y=allowed, text=f"flagged below {short(allowed)}")
     return str(chart.draw())
-
-
-class PageChart(Chart):
-    """A chart with the marks that only the page uses."""
-
-    def dots(self, x: Any, y: Any, css: str) -> None:
-        """Draw many dots as one path."""
-        path = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(*self._points(x, y), strict=True))
-        self.marks.append(f'<path class="{css}" d="{path}"/>')
-
-    def crosses(self, x: Any, y: Any, css: str) -> None:
-        """Draw many crosses as one path."""
-        points = list(zip(*self._points(x, y), strict=True))
-        path = "".join(f"M{a - 3:.1f} {b - 3:.1f}l6 6m0 -6l-6 6" for a, b in points)
-        self.marks.append(f'<path class="{css}" data-n="{len(points)}" d="{path}"/>')

@@ -1,7 +1,6 @@
-// Shows the verdict on one or several inputs: in words, on the histogram, and per label.
+// Shows the verdict on one or several inputs: in words, by parts and per label.
 
-import { askForText, parseSvg } from "./api.js";
-import { byId, chartWidth, count, fixed, legend, make, number, percent, plural } from "./elements.js";
+import { byId, count, fixed, legend, make, number, percent, plural } from "./elements.js";
 
 const MOST_ROWS = 500;
 const MOST_LABELS = 12;
@@ -57,7 +56,8 @@ function showRow(row, detector, nRows) {
   byId("details").replaceChildren(
     facts(row, threshold),
     predicted(row, detector),
-    ...(row.score === null ? [] : [onHistogram(row, detector)]),
+    ...parts(row),
+    ...(row.score === null ? [] : [scale(row, detector)]),
     ...explained(row, detector),
   );
 }
@@ -87,9 +87,9 @@ function facts(row, threshold) {
   const fact = (name, value) => make("div", make("dt", name), make("dd", value));
   const group = row.group === null ? "" : ` for ${row.group} predicted labels`;
   return make("dl.facts",
+    fact("p-value", number(row.pValue)),
     fact("Score", number(row.score)),
     fact(`Threshold${group}`, number(threshold)),
-    fact("p-value", number(row.pValue)),
   );
 }
 
@@ -121,19 +121,45 @@ const probability = (logit) => percent(1 / (1 + Math.exp(-logit)));
 
 // --- figures ---
 
-function onHistogram(row, detector) {
-  const side = row.inside ? "at or above" : "below";
-  const box = make("div.box");
-  const group = row.group ?? "all";
-  const query = new URLSearchParams({ score: row.score, group, width: chartWidth("details") });
-  askForText(`/v1/histogram?${query}`)
-    .then((text) => box.append(parseSvg(text)))
-    .catch((error) => box.append(make("p.trouble", error.message)));
+// Where the p-value lies between 1, on the left, and the smallest possible one, by powers of ten.
+function scale(row, detector) {
+  const { n, name } = calibrationOf(row, detector);
+  const [flagged, here] = [make("div.beyond"), make("div", { class: row.inside ? "in" : "out" })];
+  const at = (p) => `${(100 * Math.log(p)) / Math.log(1 / (n + 1))}%`;
+  flagged.style.left = at(1 - detector.tpr);
+  here.style.left = at(row.pValue);
   return make("figure",
-    make("h3", "Score among the calibration scores"),
-    box,
-    make("figcaption", `${calibrationOf(row, detector).name}; this input is ${side} the threshold.`),
+    make("h3", "How unusual it is"),
+    make("div.scale", { "aria-hidden": "true" }, flagged, here),
+    make("figcaption",
+      `From ordinary (left) to unlike all ${name} (right). ` +
+        `The ${percent(1 - detector.tpr)} that are most unusual are flagged (shaded).`,
+    ),
   );
+}
+
+// What each part of a combination asks, for readers who do not know its name.
+const ASKS = {
+  joint_energy: "Is the model sure of its labels?",
+  label_neighbours: "Does it resemble training inputs with these labels?",
+  linear_probe: "Do its features show any known label?",
+  out_of_range: "Are its values in their usual ranges?",
+};
+
+const near = (samples) => samples.length && `Nearest training samples: ${samples.join(", ")}.`;
+
+function parts(row) {
+  const list = row.explanation?.parts;
+  if (!list) return [];
+  const line = ({ detector, p_value: p, share, nearest, summary }, at) =>
+    make("li", { class: at === 0 && !row.inside ? "out" : "in" },
+      make("b", ASKS[detector.split("(")[0]] ?? detector),
+      ` p-value ${number(p)}, ${percent(share ?? 0)} of the evidence against it`,
+      share >= 0.05 ? make("small", summary || near(nearest)) : null,
+      make("small.aside", detector),
+    );
+  const title = row.inside ? "What was checked" : "What decided, the strongest first";
+  return [make("section", make("h3", title), make("ol.parts", list.map(line)))];
 }
 
 function explained(row, detector) {
@@ -144,14 +170,14 @@ function explained(row, detector) {
     return [make("p.aside", why)];
   }
   const { term, summary, labels } = row.explanation;
-  if (!labels.length) return [make("p", summary)]; // a combination without a score over labels
+  if (!labels.length) return row.explanation.parts ? [] : [make("p", summary)];
   const shown = labels.slice(0, MOST_LABELS);
   const left = (row.logits?.length ?? labels.length) - shown.length;
   const more = left > 0 ? `${plural(left, "other label is", "other labels are")} not shown.` : "";
   return [
     make("figure",
       make("h3", `Each label’s ${term}`),
-      make("p", summary),
+      row.explanation.parts ? null : make("p", summary),
       labelBars(shown),
       legend([
         ["stroke", "median of this label"],
@@ -214,12 +240,12 @@ function table(rows, detector) {
       make("tr", { class: row.inside ? "in" : "out" },
         make("th", { scope: "row" }, button),
         make("td", make("b", row.inside ? "✓ in" : "✗ OUT")),
-        make("td", number(row.score)),
         make("td", number(row.pValue)),
+        make("td", number(row.score)),
       ),
     );
   });
-  const titles = ["Input", "Verdict", "Score", "p-value"];
+  const titles = ["Input", "Verdict", "p-value", "Score"];
   const head = make("tr", titles.map((title) => make("th", { scope: "col" }, title)));
   const cut = rows.length > MOST_ROWS ? `; the first ${count(MOST_ROWS)} are shown` : "";
   return make("div.scroll", { tabindex: "0", role: "region", "aria-label": "All inputs" },
