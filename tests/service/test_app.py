@@ -149,7 +149,7 @@ def test_rows_that_have_no_score_are_null_where_the_detector_counts_them_out(
     assert [value is None for value in answer.json()["score"]] == [False, True, False]
     assert answer.json()["in_distribution"][1] is False
     # The page of recent traffic and the metrics hold it too.
-    assert service.get("/v1/traffic").json()["recent"]["score"][1] is None
+    assert service.get("/v1/traffic").json()["recent"]["p_value"][1] == 1 / 1001
     assert service.get("/metrics").status_code == 200
 
 
@@ -258,7 +258,7 @@ def test_a_request_keeps_its_own_plain_id(client, some_logits):
         ("POST", "/v1/predict", 404, "Not Found"),
         ("GET", "/v1/score", 405, "Method Not Allowed"),
         ("POST", "/v1/score", 415, "Unsupported Media Type"),
-        ("GET", "/v1/histogram", 422, HTTPStatus(422).phrase),
+        ("GET", "/v1/traffic?charts=9", 422, HTTPStatus(422).phrase),
     ],
 )
 def test_an_error_has_its_reason_phrase_and_a_sentence(method, path, status, title, client):
@@ -302,33 +302,12 @@ def test_a_query_that_cannot_be_used_is_refused(query, reason, client):
     assert reason in answer.json()["detail"]
 
 
-def test_the_histogram_is_svg_of_the_width_asked_for(client, detector_file):
-    service = client(detector_file(groups="label_count"))
-    group = list(service.get("/v1/detector").json()["threshold"])[-1]
-    answer = service.get("/v1/histogram", params={"score": 3.5, "group": group, "width": 700})
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "image/svg+xml"
-    assert 'viewBox="0 0 700 ' in answer.text
-    for wrong in ({"score": "high"}, {"score": "nan"}, {"width": 10}, {"group": "all"}):
-        query = {"score": 3.5, "group": group} | wrong
-        assert service.get("/v1/histogram", params=query).status_code == 422, wrong
-
-
-def test_the_calibration_scores_are_counted_once(client, monkeypatch):
-    """Two million scores take longer than a request may hold the event loop."""
-    service = client()
-    monkeypatch.setattr("nescio.service.service.Histogram", None)
-    monkeypatch.setattr("nescio.service.service.Engine._describe", None)
-    for path in ("/v1/detector", "/v1/histogram?score=3", "/v1/traffic?charts=500"):
-        assert service.get(path).status_code == 200, path
-
-
 def test_traffic_has_charts_if_asked_for(client, some_logits):
     service = client()
     assert service.get("/v1/traffic?charts=500").json()["charts"] == []
     service.post("/v1/score", json={"logits": some_logits(3).tolist()})
     charts = service.get("/v1/traffic?charts=500").json()["charts"]
-    assert [chart["title"] for chart in charts][:2] == ["Scores", "Flagged share"]
+    assert [chart["title"] for chart in charts][:2] == ["p-values", "Flagged share"]
     assert "charts" not in service.get("/v1/traffic").json()
     assert service.get("/v1/traffic?charts=wide").status_code == 422
 

@@ -276,7 +276,7 @@ def test_a_model_that_gives_probabilities_is_refused(client, detector_file, imag
     inputs = np.full((20, 3, 8, 8), 0.6, np.float32)  # logits of 0.8
     answer = service.post("/v1/predict", json={"inputs": {"image": inputs.tolist()}})
     assert (answer.status_code, "look like probabilities" in answer.text) == (422, True)
-    assert "--from-probs" in answer.text
+    assert "whoever runs the service must say so" in answer.text
     assert "from_probs=" not in answer.text  # advice for Python
 
 

@@ -33,10 +33,6 @@ METRICS = "text/plain; version=0.0.4"
 # --- queries and bodies -------------------------------------------------------------------------
 
 JsonNumber = float | Literal["-inf"] | None  # JSON has no NaN and no infinity
-_JSON_NUMBER = {
-    "description": 'A number, "-inf" for a masked label, or null for a missing value (NaN).',
-    "anyOf": [{"type": "number"}, {"const": "-inf"}, {"type": "null"}],
-}
 # Numbers in nested lists, which are decoded by hand.
 JsonArray = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {}})]
 
@@ -377,7 +373,10 @@ def make_document() -> bytes:
     template = "#/components/schemas/{name}"
     schemas, components = msgspec.json.schema_components(types.values(), ref_template=template)
     refs = dict(zip(types, schemas, strict=True))
-    components["JsonNumber"] = _JSON_NUMBER
+    # With a name, so that clients have one type for all numbers.
+    number = msgspec.json.schema(JsonNumber)
+    meaning = 'A number, "-inf" for a masked label, or null for a missing value (NaN).'
+    components["JsonNumber"] = {"description": meaning, **number}
     components["PredictBody"] |= {"minProperties": 1, "maxProperties": 1}
     for component in components.values():
         component["description"] = component.get("description", "").partition("\n")[0]
@@ -400,9 +399,8 @@ def make_document() -> bytes:
             "components": {"schemas": components, "securitySchemes": security},
         }
     )
-    # A name for it, so that clients have one type for all numbers.
-    number = msgspec.json.encode(msgspec.json.schema(JsonNumber))
-    document = document.replace(number, b'{"$ref":"#/components/schemas/JsonNumber"}')
+    name = b'{"$ref":"#/components/schemas/JsonNumber"}'
+    document = document.replace(msgspec.json.encode(number), name)
     return document.replace(b',"items":false', b"")  # openapi-python-client cannot read it
 
 

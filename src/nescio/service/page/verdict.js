@@ -146,7 +146,7 @@ const ASKS = {
   out_of_range: "Are its values in their usual ranges?",
 };
 
-const near = (samples) => samples.length && `Nearest training samples: ${samples.join(", ")}.`;
+const near = (samples) => samples.length ? `Nearest training samples: ${samples.join(", ")}.` : "";
 
 function parts(row) {
   const list = row.explanation?.parts;
