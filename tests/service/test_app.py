@@ -1,6 +1,7 @@
 """The routes: formats of POST /v1/score, every kind of detector, errors and charts."""
 
 import json
+import re
 from http import HTTPStatus
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import nescio as ns
 from fixtures.service import JSON, SAFETENSORS, metrics_of, refused
+from fixtures.serving import NAMES
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.checks import make_outputs
 from nescio.errors import ParameterError
@@ -296,10 +298,69 @@ def test_a_failure_is_logged_counted_and_answered_with_500(failure, client, monk
         ("explian=true", "unknown field `explian`"),
     ],
 )
-def test_a_query_that_cannot_be_used_is_refused(query, reason, client):
-    answer = client().post(f"/v1/score?{query}", json={"logits": [[1, 2, 3, 4]]})
-    assert answer.status_code == 422
-    assert reason in answer.json()["detail"]
+def test_a_query_that_cannot_be_used_is_refused(query, reason, client, detector_file, image_model):
+    service = client(detector_file(), model=image_model())
+    inputs = {"inputs": {"image": np.zeros((1, 3, 8, 8)).tolist()}}
+    for path, body in (("/v1/score", {"logits": [[1, 2, 3, 4]]}), ("/v1/predict", inputs)):
+        assert service.post(path, json=body).status_code == 200
+        refused(service.post(f"{path}?{query}", json=body), 422, reason)
+        refused(service.post(path, json=body | {"explain": True}), 400, "unknown field `explain`")
+
+
+@pytest.mark.parametrize("path", ["/v1/detector", "/v1/traffic", "/healthz", "/metrics"])
+def test_a_parameter_that_a_path_does_not_have_is_refused(path, client):
+    refused(client().get(f"{path}?explain=true"), 422, "unknown field `explain`")
+
+
+ADVICE = re.compile(r"--\w|\w\(|=(?!true|false| )|\[None|array\.T|nescio|np\.|Outputs|[Pp]ass ")
+
+
+ROW, LAYER = [1.0, -2.0, 3.0, -4.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+BAD_BODIES = (  # for a detector of four labels that reads six features
+    {"logits": [ROW]},
+    {"logits": [[1, 2]], "features": [LAYER]},
+    {"logits": ROW, "features": [LAYER]},
+    {"logits": [[1, None, 3, 4]], "features": [LAYER]},
+    {"logits": [ROW], "features": [["-inf", *LAYER[1:]]]},
+    {"logits": [ROW] * 2, "features": [LAYER]},
+    {"logits": [ROW] * 6, "features": [[1, 2]] * 6},
+    {"logits": [[0.5] * 4] * 50, "features": [LAYER] * 50},
+    {"logits": [ROW], "features": [LAYER], "label_names": ["a", "b", "c", "d"]},
+    {"logits": [ROW], "features": [LAYER], "label_names": ["a", "a", "b", "c"]},
+    {"logits": [ROW], "features": [LAYER], "arrays": {"logits": [ROW]}},
+    {"logits": [ROW] * 101, "features": [LAYER] * 101},
+)
+BAD_TENSORS = (
+    {"logits": np.array(ROW)},
+    {"logits": np.array([ROW]), "features": np.array(LAYER)},
+    {
+        **{"logits": np.array([ROW]), "features": np.array([LAYER])},
+        **{"head.weight": np.zeros((6, 4)), "head.bias": np.zeros(4)},
+    },
+)
+
+
+def test_errors_do_not_advise_on_python_or_the_command_line(client, detector_file, tmp_path):
+    """Whoever sends requests may have neither."""
+    rng = np.random.default_rng(0)
+    labels = rng.random((400, 4)) < 0.5
+    outputs = ns.Outputs(
+        rng.normal(labels), features=rng.normal(size=(400, 6)), labels=labels, label_names=NAMES
+    )
+    ns.Combined().fit(outputs[:200]).calibrate(outputs[200:]).save(tmp_path / "six.nescio")
+    service, other = client(tmp_path / "six.nescio"), client(detector_file(ns.MSP()))
+    path = "/v1/score?explain=true"
+    answers = [
+        *(service.post(path, json=body) for body in BAD_BODIES),
+        *(score(service, encode_tensors(arrays, {}), SAFETENSORS) for arrays in BAD_TENSORS),
+        service.post("/v1/score?from_probs=true", json={"logits": [ROW], "features": [LAYER]}),
+        service.post("/v1/predict", json={"texts": ["a text"]}),
+        other.post(path, json={"logits": [ROW]}),
+    ]
+    for answer in answers:
+        assert 400 <= answer.status_code < 500, answer.text
+        assert not ADVICE.search(answer.json()["detail"]), answer.text
+    assert "scores_from of /v1/detector" in answers[0].json()["detail"]
 
 
 def test_traffic_has_charts_if_asked_for(client, some_logits):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from fixtures.service import SAFETENSORS, metrics_of, post_logits
+from fixtures.service import SAFETENSORS, metrics_of, post_logits, refused
 from nescio.monitor import Monitor
 from nescio.service import Settings
 from nescio.service.openapi import RecentInputs, TrafficReport
@@ -43,6 +43,31 @@ def test_a_stream_that_has_shifted_raises_an_alarm(client, some_logits):
     metrics = metrics_of(service)
     assert metrics["nescio_monitor_alarm", ()] == 1
     assert metrics["nescio_monitor_log10_evidence", ()] > 2
+
+
+def test_an_alarm_is_acknowledged_with_a_note_and_recorded(
+    client, detector_file, some_logits, tmp_path, caplog
+):
+    caplog.set_level("INFO")
+    file, state = detector_file(), tmp_path / "state.safetensors"
+    service = client(file, monitor_state=state)
+    body = {"note": "Änne: the lens is clean"}
+    refused(service.post("/v1/acknowledge", json=body), 409, "There is no alarm to acknowledge.")
+    stream(service, [some_logits(100, seed=seed, shift=-1.5) for seed in range(20)])
+    refused(service.post("/v1/acknowledge", json={"nota": "a"}), 400, "unknown field `nota`")
+    refused(service.post("/v1/acknowledge", json={"note": "a" * 501}), 400, "length <= 500")
+    answer = service.post("/v1/acknowledge", json=body)
+    assert answer.status_code == 200
+    monitor = service.get("/v1/traffic").json()["monitor"]
+    assert (monitor["alarm"], monitor["n_samples"]) == (False, 0)
+    assert monitor["acknowledged"] == [answer.json()]
+    assert answer.json()["alarm"].startswith("ALARM: since about input ")
+    assert "Änne: the lens is clean" in monitor["summary"]
+    (line,) = (line for line in caplog.records if line.message == "alarm acknowledged")
+    assert (line.note, line.alarm) == (body["note"], answer.json()["alarm"])
+    assert metrics_of(service)["nescio_monitor_alarm", ()] == 0
+    assert Monitor.load(state, ns.load(file)).acknowledged == [answer.json()]
+    refused(service.post("/v1/acknowledge", json=body), 409, "There is no alarm to acknowledge.")
 
 
 def test_kept_columns_of_a_client_do_not_stop_the_monitor(client, some_logits, tmp_path):
