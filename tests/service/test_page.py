@@ -34,6 +34,10 @@ def folder(tmp_path_factory, save_graph):
     ns.JointEnergy().calibrate(held_out).save(folder / "tagger.nescio")
     ns.JointEnergy().calibrate(held_out, groups="label_count").save(folder / "counted.nescio")
     ns.MaxLogit().calibrate(held_out).save(folder / "other.nescio")
+    parts = ["joint_energy", "out_of_range(layer=logits)"]
+    learned = ns.Outputs(logits[:1000], labels=present[:1000], label_names=NAMES)
+    combined = ns.Combined(parts).fit(learned)
+    combined.calibrate(ns.Outputs(logits[1000:], label_names=NAMES)).save(folder / "parts.nescio")
     _save_model(save_graph, folder / "model.onnx")
     for name, colour in {"red": (250, 20, 20), "grey": (90, 90, 90)}.items():
         image.new("RGB", (40, 30), colour).save(folder / f"{name}.png")
@@ -195,6 +199,24 @@ def test_bars_show_each_label_against_what_is_usual(page, folder):
     largest = max(4.511, medians.ranks[0, 0], medians.labels.max())
     expected = [0, medians.ranks[0, 0] / largest * 100, medians.labels[0, 0] / largest * 100]
     assert marks == pytest.approx(expected, abs=0.1)
+
+
+def test_the_part_that_decided_comes_first_with_its_p_value_and_what_it_saw(browser, folder):
+    with serving(folder / "parts.nescio") as (_, url):
+        browser.open(f"{url}/")
+        browser.until(_READY)
+        paste(browser, [40.0, -5.0, 4.0, -6.0, -5.5, -4.0])
+        assert verdict(browser) == "✗ OUT: do not trust"
+        parts = browser.run("[...document.querySelectorAll('.parts li')].map(p => p.innerText)")
+        first, second = parts
+        assert first.startswith("Are its values in their usual ranges? p-value ")
+        assert "% of the evidence against it" in first
+        assert "Out of the usual range: red = 40" in first
+        assert second.startswith("Is the model sure of its labels? p-value ")
+        names = browser.run("[...document.querySelectorAll('.facts dt')].map(d => d.innerText)")
+        assert names == ["p-value", "Score", "Threshold"]
+        assert "--" not in browser.run("document.body.innerText")
+        browser.close()
 
 
 def test_a_hostile_label_is_only_text(page):
@@ -380,6 +402,29 @@ def test_the_page_has_the_words_of_the_monitor(page, url, monitor, words, detail
     assert all(word in shown for word in words), shown
     result = page.run("[...document.querySelectorAll('.monitor .detail')].map((p) => p.innerText)")
     assert result == details
+
+
+def test_an_alarm_is_acknowledged_with_a_note(browser, folder):
+    with serving(folder / "tagger.nescio") as (_, url):
+        browser.open(f"{url}/")
+        browser.until(_READY)
+        paste(browser, [OUT] * 60)
+        browser.until("!document.getElementById('acknowledge').hidden")
+        assert "ALARM" in text(browser, ".monitor .word")
+        browser.run(f"document.getElementById('note').value = {json.dumps(HOSTILE)}")
+        browser.run("document.querySelector('#acknowledge button').click()")
+        browser.until("document.querySelector('#traffic details')")
+        assert browser.run("document.getElementById('acknowledge').hidden")
+        assert browser.run("document.getElementById('note').value") == ""
+        browser.run("document.querySelector('#traffic details').open = true")
+        shown = text(browser, "#traffic details")
+        assert shown.startswith("1 acknowledged alarm")
+        assert HOSTILE in shown
+        assert "ALARM: since about input 1" in shown
+        assert browser.run("window.hacked") is None
+        assert "No inputs yet" in text(browser, ".monitor")
+        assert browser.noise == []
+        browser.close()
 
 
 def test_a_tab_out_of_sight_does_not_ask(page):
