@@ -359,7 +359,7 @@ def test_traffic_appears_after_scoring(page, url):
     verdict(page)
     with urllib.request.urlopen(f"{url}/v1/traffic") as answer:
         traffic = json.load(answer)
-    flagged = traffic["recent"]["in_distribution"].count(False)
+    flagged = traffic["monitor"]["flagged"]
     page.until(f"document.querySelector('.crosses')?.dataset.n === '{flagged}'")
     dots = page.run("document.querySelector('.dots').getAttribute('d').split('M').length - 1")
     assert dots + flagged == traffic["n_watched"]

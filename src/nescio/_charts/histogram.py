@@ -116,8 +116,6 @@ class HistogramChart(Chart):
         *,
         name: str,
         batch: Batch | None = None,
-        width: int = 440,
-        height: int = 190,
         x_label: str = "",
     ) -> None:
         self.histogram = histogram
@@ -129,10 +127,9 @@ class HistogramChart(Chart):
             scale,
             Scale(0.0, 1.15 * max(float(self.shares.max()), float(outline.max()))),
             name=name,
-            width=width,
-            height=height,
+            height=190,
             x_label=x_label,
-            x_ticks=scale.ticks(max(2, width // 90)),
+            x_ticks=scale.ticks(4),
             y_ticks=[],
         )
         self._bars(thresholds)

@@ -46,7 +46,7 @@ from nescio.service.requests import (
 )
 from nescio.service.service import Engine, Service
 from nescio.service.settings import Settings
-from nescio.service.traffic import logger, traffic_charts
+from nescio.service.traffic import logger
 
 _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
 _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # polled regularly
@@ -162,7 +162,7 @@ async def detector(service: Service, request: Request, query: api.NoQuery) -> An
 async def traffic(service: Service, request: Request, query: api.TrafficQuery) -> Answer:
     """Recent traffic.
 
-    Returns the p-values of recent inputs, and the report of the monitor with the share flagged.
+    Returns the report of the monitor with the share flagged, and charts of recent inputs.
     """
     arguments = service.engine, service.stopping, query.charts
     return Answer(await service.in_thread(_traffic_report, *arguments))
@@ -250,7 +250,7 @@ _document = functools.cache(api.make_document)
 def _traffic_report(engine: Engine, stopping: bool, width: int | msgspec.UnsetType) -> bytes:
     report = engine.traffic.report(stopping)
     if width is not msgspec.UNSET:
-        report.charts = traffic_charts(engine, report, width)
+        report.charts = engine.traffic.charts(width)
     return msgspec.json.encode(report)
 
 

@@ -225,14 +225,6 @@ class DetectorDescription(Struct):
     model: ModelDescription | None
 
 
-class RecentInputs(Struct):
-    """The latest inputs that the monitor has seen."""
-
-    time: list[float]
-    p_value: list[float]
-    in_distribution: list[bool]
-
-
 class ChartOf(Struct):
     """A chart with its title and what it shows."""
 
@@ -287,10 +279,9 @@ class MonitorReport(Struct):
 
 
 class TrafficReport(Struct):
-    """Recent inputs, and the report of the monitor."""
+    """The report of the monitor, and charts."""
 
     n_watched: int
-    recent: RecentInputs
     monitor: MonitorReport
     stopping: bool
     charts: list[ChartOf] | UnsetType = UNSET

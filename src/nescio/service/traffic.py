@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -33,17 +33,13 @@ from nescio.monitor import Monitor
 from nescio.monitor.monitor import resume
 from nescio.monitor.report import Figure, monitor_figures
 from nescio.outputs import Outputs
-from nescio.service.openapi import ChartOf, MonitorReport, RecentInputs, TrafficReport
+from nescio.service.openapi import ChartOf, MonitorReport, TrafficReport
 from nescio.service.requests import RequestLimits
-
-if TYPE_CHECKING:
-    from nescio.service.service import Engine
 
 logger = logging.getLogger("nescio.service")
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SCORE_BUCKETS = 16
-_SMALL_SAMPLE = 100  # fewer points than this are drawn larger
 
 _RECENT = 2_000
 # The monitor takes more time per row than scoring. On a busy stream it therefore sees only some
@@ -130,7 +126,7 @@ class Traffic:
         self._state = state
         self._names = names
         # One for all groups: the largest share that a calibrated detector flags of its own data.
-        self.allowed = 1 - min(group.tpr for group in detector.calibration_.thresholds.values())
+        self._allowed = 1 - min(group.tpr for group in detector.calibration_.thresholds.values())
         scores = detector.calibration_.scores
         shares = np.linspace(0, 1, _SCORE_BUCKETS + 1)
         self._bounds = np.unique(np.quantile(scores[np.isfinite(scores)], shares))
@@ -190,13 +186,11 @@ class Traffic:
             self._recent.extend(zip(times, p_values, inside, strict=True))
 
     def report(self, stopping: bool) -> TrafficReport:
-        """Return recent inputs and what the monitor says."""
+        """Return what the monitor says."""
         self.watch()
         with self._watching:
-            columns = zip(*self._recent, strict=True) if self._recent else ((),) * 3
-            recent = RecentInputs(*map(list, columns))
             monitor = msgspec.convert(self.monitor.as_dict(), MonitorReport)
-            return TrafficReport(self.n_watched, recent, monitor, stopping)
+            return TrafficReport(self.n_watched, monitor, stopping)
 
     def acknowledge(self, note: str) -> dict[str, Any]:
         """Record the alarm as dealt with, and let the monitor start again."""
@@ -204,10 +198,36 @@ class Traffic:
         with self._watching:
             return self.monitor.acknowledge(note)
 
-    def figures(self, width: int) -> list[Figure]:
-        """Return the charts of the monitor."""
+    def charts(self, width: int) -> list[ChartOf]:
+        """Draw recent p-values, and the figures of the monitor; nothing without traffic."""
         with self._watching:
-            return monitor_figures(self.monitor, width)
+            if not self._recent:
+                return []
+            figures = [self._recent_p_values(width), *monitor_figures(self.monitor, width)]
+        return [ChartOf(*map(str, figure)) for figure in figures]
+
+    def _recent_p_values(self, width: int) -> Figure:
+        """Draw one dot per input in the order of arrival, and a cross if it was flagged."""
+        times, p_values, inside = map(np.array, zip(*self._recent, strict=True))
+        n, n_flagged = len(times), int(np.count_nonzero(~inside))
+        chart = Chart(
+            Scale(-0.5 - n / 100, n - 0.5 + n / 100),
+            Scale(1 / (1 + self.monitor.calibration.n_samples) / 1.5, 1.5, log=True),
+            name=f"p-values of the latest {n} inputs, {n_flagged} of them flagged.",
+            width=width,
+            height=240,
+            x_label="time of arrival, UTC",
+            x_ticks=[
+                (row, time.strftime("%H:%M:%S", time.gmtime(times[row])))
+                for row in sorted({n // 12, n // 2, n - 1 - n // 12})
+            ],
+        )
+        for kind, shape in (("dots in", "h0"), ("crosses out", "m-3 -3l6 6m0 -6l-6 6")):
+            rows = np.flatnonzero(inside if kind == "dots in" else ~inside)
+            chart.scatter(rows, p_values[rows], kind, shape)
+        chart.rule(y=self._allowed, text=f"flagged below {short(self._allowed)}")
+        text = f"of the latest {n:,} of {self.n_watched:,} inputs, oldest first"
+        return "p-values", text, chart.draw()
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics; prometheus_client calls this."""
@@ -223,7 +243,7 @@ class Traffic:
             yield CounterMetricFamily(name, meaning, number)
         evidence, alarm = self.monitor.log10_martingale, self.monitor.alarm
         for name, meaning, value in (
-            ("nescio_flagged_share_allowed", "Expected share flagged: 1 - TPR.", self.allowed),
+            ("nescio_flagged_share_allowed", "Expected share flagged: 1 - TPR.", self._allowed),
             ("nescio_monitor_log10_evidence", "Evidence of a change, power of ten.", evidence),
             ("nescio_monitor_alarm", "1 once the monitor has raised the alarm.", float(alarm)),
         ):
@@ -264,44 +284,3 @@ def stored_monitor(
             raise InputError(f"{error} Remove the file, or pass another one.") from error
         logger.warning("the monitor starts from the beginning", extra={"reason": str(error)})
         return Monitor(detector, alpha=alpha)
-
-
-# --- charts -------------------------------------------------------------------------------------
-
-
-def traffic_charts(engine: Engine, report: TrafficReport, width: int) -> list[ChartOf]:
-    """Draw recent p-values, before the figures of the monitor; nothing without traffic."""
-    n_recent = len(report.recent.p_value)
-    if not n_recent:
-        return []
-    text = f"of the latest {n_recent:,} of {report.n_watched:,} inputs, oldest first"
-    return [
-        ChartOf("p-values", text, _recent_p_values(engine, report.recent, width)),
-        *(ChartOf(*map(str, figure)) for figure in engine.traffic.figures(width)),
-    ]
-
-
-def _recent_p_values(engine: Engine, recent: RecentInputs, width: int) -> str:
-    """Draw one dot per input in the order of arrival, and a cross if it was flagged."""
-    p_values, inside = np.array(recent.p_value), np.array(recent.in_distribution)
-    n, n_flagged = len(p_values), int(np.count_nonzero(~inside))
-    lowest = 1 / (1 + engine.calibration.n_samples)
-    chart = Chart(
-        Scale(-0.5 - n / 100, n - 0.5 + n / 100),
-        Scale(lowest / 1.5, 1.5, log=True),
-        name=f"p-values of the latest {n} inputs, {n_flagged} of them flagged.",
-        width=width,
-        height=240,
-        x_label="time of arrival, UTC",
-        x_ticks=[
-            (row, time.strftime("%H:%M:%S", time.gmtime(recent.time[row])))
-            for row in sorted({n // 12, n // 2, n - 1 - n // 12})
-        ],
-    )
-    rows = np.arange(n)
-    size = " few" if n < _SMALL_SAMPLE else ""
-    chart.scatter(rows[inside], p_values[inside], f"dots in{size}", "h0")
-    chart.scatter(rows[~inside], p_values[~inside], "crosses out", "m-3 -3l6 6m0 -6l-6 6")
-    allowed = engine.traffic.allowed
-    chart.rule(y=allowed, text=f"flagged below {short(allowed)}")
-    return str(chart.draw())
