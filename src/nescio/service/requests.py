@@ -385,25 +385,12 @@ def encode_verdicts(kind: str, assessment: Assessment) -> bytes:
     """Return scores, p-values and verdicts as columns, in the given format."""
     if kind == JSON:
         return msgspec.json.encode(verdict_columns(assessment))
-    if assessment.groups is None:
-        columns = (assessment.p_values, assessment.scores, assessment.in_distribution)
-        return b"".join((_verdict_header(len(assessment)), *(column.data for column in columns)))
-    names, groups = np.unique(assessment.groups, return_inverse=True)
-    arrays: dict[str, Array] = {
-        "p_value": assessment.p_values,
-        "score": assessment.scores,
-        "group": groups,
-        "in_distribution": assessment.in_distribution,
-    }
-    return encode_tensors(arrays, {"groups": names.tolist()})
-
-
-@functools.lru_cache(maxsize=256)
-def _verdict_header(n_rows: int) -> bytes:
-    """Return the header of a safetensors file: it is the same for the same number of rows."""
-    numbers, verdicts = np.zeros(n_rows), np.zeros(n_rows, dtype=bool)
-    whole = encode_tensors({"p_value": numbers, "score": numbers, "in_distribution": verdicts}, {})
-    return whole[: -(2 * numbers.nbytes + verdicts.nbytes)]
+    arrays: dict[str, Array] = {"p_value": assessment.p_values, "score": assessment.scores}
+    metadata = {}
+    if assessment.groups is not None:
+        names, arrays["group"] = np.unique(assessment.groups, return_inverse=True)
+        metadata["groups"] = names.tolist()
+    return encode_tensors(arrays | {"in_distribution": assessment.in_distribution}, metadata)
 
 
 def encode_predictions(logits: Array, label_names: Sequence[str], columns: dict[str, Any]) -> bytes:

@@ -167,13 +167,11 @@ def _explanation(reason: Reason) -> dict[str, Any]:
         ranges = by_column.ranges[:_EXPLAINED_COLUMNS]
         explanation["ranges"] = [column.as_dict() for column in ranges]
     if reason.parts:
-        explanation["parts"] = [
-            msgspec.convert(
-                part.as_dict() | {"summary": part.reason.summary() if part.reason else ""},
-                PartShare,
-            )
+        parts = [
+            part.as_dict() | {"summary": part.reason.summary() if part.reason else ""}
             for part in reason.parts
         ]
+        explanation["parts"] = msgspec.convert(parts, list[PartShare])
     return explanation
 
 

@@ -75,7 +75,7 @@ async function start() {
   show(byId("token-form"), false);
   show(byId("content"), true);
   watching?.stop();
-  watching = watch(detector, { failed, changed: start });
+  watching = watch({ failed, changed: start });
 }
 
 byId("token-form").addEventListener("submit", (event) => {

@@ -7,7 +7,7 @@ const PAUSE = 2_000; // milliseconds
 const LONGEST_PAUSE = 30_000;
 
 // Shows the traffic until `stop` is called. `changed` is called if the detector may have changed.
-export function watch(detector, { failed, changed }) {
+export function watch({ failed, changed }) {
   let [timer, pause, seen, alive] = [0, PAUSE, -1, true];
 
   async function look() {
@@ -39,22 +39,20 @@ export function watch(detector, { failed, changed }) {
     try {
       await ask("/v1/acknowledge", { method: "POST", body, type: "application/json" });
       byId("note").value = "";
+      seen = -1; // the next look shows it
     } catch (error) {
       say("bad", failed(error));
     }
-    seen = -1; // so that the traffic is shown again
-    look();
   }
 
   document.addEventListener("visibilitychange", look);
-  byId("acknowledge").addEventListener("submit", acknowledge);
+  byId("acknowledge").onsubmit = acknowledge;
   look();
   return {
     stop() {
       alive = false;
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", look);
-      byId("acknowledge").removeEventListener("submit", acknowledge);
     },
   };
 }

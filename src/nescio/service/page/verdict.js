@@ -54,10 +54,9 @@ function showRow(row, detector, nRows) {
     ),
   );
   byId("details").replaceChildren(
-    facts(row, threshold),
+    facts(row, threshold, detector),
     predicted(row, detector),
     ...parts(row),
-    ...(row.score === null ? [] : [scale(row, detector)]),
     ...explained(row, detector),
   );
 }
@@ -83,11 +82,12 @@ export function inWords(row, detector) {
   return `${count(Math.round(100 * p))} in 100 in-distribution inputs score this low or lower.`;
 }
 
-function facts(row, threshold) {
+function facts(row, threshold, { tpr }) {
   const fact = (name, value) => make("div", make("dt", name), make("dd", value));
   const group = row.group === null ? "" : ` for ${row.group} predicted labels`;
   return make("dl.facts",
     fact("p-value", number(row.pValue)),
+    fact("Flagged below", number(1 - tpr)),
     fact("Score", number(row.score)),
     fact(`Threshold${group}`, number(threshold)),
   );
@@ -121,45 +121,35 @@ const probability = (logit) => percent(1 / (1 + Math.exp(-logit)));
 
 // --- figures ---
 
-// Where the p-value lies between 1, on the left, and the smallest possible one, by powers of ten.
-function scale(row, detector) {
-  const { n, name } = calibrationOf(row, detector);
-  const [flagged, here] = [make("div.beyond"), make("div", { class: row.inside ? "in" : "out" })];
-  const at = (p) => `${(100 * Math.log(p)) / Math.log(1 / (n + 1))}%`;
-  flagged.style.left = at(1 - detector.tpr);
-  here.style.left = at(row.pValue);
-  return make("figure",
-    make("h3", "How unusual it is"),
-    make("div.scale", { "aria-hidden": "true" }, flagged, here),
-    make("figcaption",
-      `From ordinary (left) to unlike all ${name} (right). ` +
-        `The ${percent(1 - detector.tpr)} that are most unusual are flagged (shaded).`,
-    ),
-  );
-}
-
-// What each part of a combination asks, for readers who do not know its name.
+// What the parts of a combination ask, for readers who do not know their names.
 const ASKS = {
   joint_energy: "Is the model sure of its labels?",
   label_neighbours: "Does it resemble training inputs with these labels?",
   linear_probe: "Do its features show any known label?",
   out_of_range: "Are its values in their usual ranges?",
 };
+const asks = ({ detector }) => ASKS[detector.split("(")[0]] ?? detector;
 
-const near = (samples) => samples.length ? `Nearest training samples: ${samples.join(", ")}.` : "";
+function parts({ inside, explanation }) {
+  const first = explanation?.parts?.[0];
+  if (!first) return [];
+  const near = first.nearest.length ? `Nearest training samples: ${first.nearest.join(", ")}.` : "";
+  const words = `No: this is ${percent(first.share ?? 1)} of the evidence.`;
+  return [
+    make("figure",
+      make("h3", inside ? "What was checked " : "What decided ", make("span", "share of the evidence, p-value")),
+      inside ? null : make("p", make("b", asks(first)), ` ${words} ${first.summary || near}`),
+      make("ol.bars.parts", explanation.parts.map(partBar)),
+    ),
+  ];
+}
 
-function parts(row) {
-  const list = row.explanation?.parts;
-  if (!list) return [];
-  const line = ({ detector, p_value: p, share, nearest, summary }, at) =>
-    make("li", { class: at === 0 && !row.inside ? "out" : "in" },
-      make("b", ASKS[detector.split("(")[0]] ?? detector),
-      ` p-value ${number(p)}, ${percent(share ?? 0)} of the evidence against it`,
-      share >= 0.05 ? make("small", summary || near(nearest)) : null,
-      make("small.aside", detector),
-    );
-  const title = row.inside ? "What was checked" : "What decided, the strongest first";
-  return [make("section", make("h3", title), make("ol.parts", list.map(line)))];
+function partBar(part) {
+  const bar = make("div.bar");
+  bar.style.width = `${100 * (part.share ?? 0)}%`;
+  return make("li", { title: part.detector },
+    make("span.name", asks(part)), make("div.track", bar), make("span.value", number(part.p_value)),
+  );
 }
 
 function explained(row, detector) {
