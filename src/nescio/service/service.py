@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -134,7 +135,9 @@ class Engine:
         """Return what clients may want to know."""
         detector, calibration = self.detector, self.calibration
         first = calibration.first
-        stems = [path.stem for path in (settings.model, settings.detector) if path is not None]
+        stems = [
+            Path(path).stem for path in (settings.model, settings.detector) if path is not None
+        ]
         return DetectorDescription(
             name=next((stem for stem in stems if stem != "model"), stems[-1]),
             detector=detector.name,
