@@ -304,7 +304,7 @@ REFERENCE = [page for page in (DOCS / "reference").glob("*.md") if page.stem != 
 
 # Names that other packages of nescio need, and users do not.
 INTERNAL = {
-    "nescio.calibration": "Scores TIE_TOLERANCE checked_groups tie_limits",
+    "nescio.calibration": "Scores TIE_TOLERANCE checked_groups group_counts tie_limits",
     "nescio.checks": "NEEDS_CALIBRATION",
     "nescio.outputs": "check_label_names check_outputs_target save_in_parts",
 }

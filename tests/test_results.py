@@ -43,8 +43,8 @@ def results():
         monitor.update(detector.assess(outputs))
     kinds = ["joint_energy", "max_logit", "knn", "msp", "gen", "label_gap", "max_prob", "sum_prob"]
     named = dict(zip(nasty(len(kinds), "detector"), kinds, strict=True))
-    sets = dict.fromkeys(nasty(5, "set"), far)
-    compared = ns.compare(new, sets, named, train=held_out, n_bootstrap=0)
+    sets_of_far = dict.fromkeys(nasty(5, "set"), far)
+    compared = ns.compare(new, sets_of_far, named, train=held_out, n_bootstrap=0)
     both = ns.Combined(detectors=["joint_energy", "knn(k=3)"]).fit(held_out[:100])
     parts = both.calibrate(held_out[100:]).explain(far[:3])
     inputs = rng.normal(size=(300, 4))
@@ -63,6 +63,7 @@ def results():
         "evaluation": ns.evaluate(*scores, n_bootstrap=10),
         "worse than chance": ns.evaluate(*scores[::-1], n_bootstrap=10),
         "comparison": compared,
+        "by label": compared.by_label(next(iter(named)), next(iter(sets_of_far))),
         "choice": choice,
         "explanation": detector.explain(far),
         "reason": detector.explain(far)[0],
@@ -144,7 +145,7 @@ def test_without_a_threshold_there_is_no_picture_of_one(results):
 TABLES = {  # the name of the index, and the number of rows
     "outputs": ("id", 300),
     "assessment": ("id", 200),
-    "groups": ("group", 12),
+    "groups": ("group", 13),
     "evaluation": ("measure", 6),
     "comparison": (None, 40),
     "choice": ("detector", 2),

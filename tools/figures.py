@@ -40,10 +40,7 @@ NARROW = 760
 # What the report is cut into: its parts by their address in the page.
 REPORT = {
     "report-top": ["#verdicts > p:not(.aside)", "#verdicts > .card"],
-    "report-set": ["#id0-ood0 > h3", "#id0-ood0 .scroll"],
     "report-roc-densities": ["#id0-ood0 figure"],
-    "report-threshold": ["#id0-threshold"],
-    "report-alarms": ["#id0-alarms"],
     "report-cases": ["#id0-cases > h3", "#id0-cases .gallery:first-of-type"],
 }
 DARK = {"report-dark": ["#id0-labels"]}
@@ -154,7 +151,7 @@ def take_service(page: Browser, demo: Path, folder: Path) -> None:
             words = json.dumps(", ".join(f"{value:.2f}" for value in row))
             page.run(f"document.getElementById('logits').value = {words}")
             page.run("document.querySelector('#logits-form button.main').click()")
-            page.until("document.querySelector('[data-mark=score]')")
+            page.until("document.querySelector('.bars')")
             take(page, name, limit=1500)
 
 

@@ -29,7 +29,7 @@
     ├── DefaultDetectorWarning          the default does not use the training data
     ├── BlindSpotWarning                the detector would let gross faults through
     ├── TiedScoresWarning               many calibration scores equal the threshold
-    ├── SingleGroupWarning              too few samples to calibrate by label count
+    ├── GroupWarning                    a group has too few samples for its own threshold
     └── TruncatedTextWarning            texts were longer than the model allows, and were cut off
 
 Every message says what is wrong, what was given and what to do about it.
@@ -154,8 +154,8 @@ class TiedScoresWarning(NescioWarning):
     """Many calibration scores equal the threshold, so a larger share than requested is kept."""
 
 
-class SingleGroupWarning(NescioWarning):
-    """There are too few samples for several groups, so all samples share one threshold."""
+class GroupWarning(NescioWarning):
+    """A group has no threshold of its own, so that of all samples together holds."""
 
 
 class TruncatedTextWarning(NescioWarning):

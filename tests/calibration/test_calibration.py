@@ -14,11 +14,11 @@ from nescio.calibration import (
     required_samples,
 )
 from nescio.errors import (
+    GroupWarning,
     InputError,
     MissingInputError,
     ParameterError,
     ShapeError,
-    SingleGroupWarning,
     TiedScoresWarning,
     TooFewSamplesError,
 )
@@ -270,36 +270,45 @@ def test_every_group_keeps_its_share(rng):
     assert np.array_equal(p_values <= 0.1 + 1e-12, ~kept)
 
 
+def by_label_count(scores, counts, **options):
+    """Calibrate on logits of which as many are positive as the counts say."""
+    return Calibration.from_logits(scores, logits_with(counts), "label_count", **options)
+
+
+def logits_with(counts):
+    return np.where(np.arange(100) < np.asarray(counts)[:, None], 1.0, -1.0)
+
+
 def test_label_counts_are_merged_until_each_group_has_enough(rng):
     counts = np.repeat([0, 1, 2, 3, 4, 7], [150, 400, 60, 60, 30, 20])
     scores = rng.normal(counts, 1.0)
-    calibration = Calibration.by_label_count(scores, counts, tpr=0.9)
+    calibration = by_label_count(scores, counts, tpr=0.9)
     assert list(calibration.thresholds) == ["0", "1", "2+"]
     sizes = [threshold.n_samples for threshold in calibration.thresholds.values()]
     assert sum(sizes) == 576  # four fifths: the others chose the groups
     assert min(sizes) >= 100
-    names = calibration.group_names(4, label_counts=np.array([0, 1, 3, 99]))
+    names = calibration.group_names(4, logits=logits_with([0, 1, 3, 99]))
     assert names.tolist() == ["0", "1", "2+", "2+"]
-    merged = Calibration.by_label_count(scores[:600], np.repeat([0, 1, 2], [40, 300, 260]))
+    merged = by_label_count(scores[:600], np.repeat([0, 1, 2], [40, 300, 260]))
     assert list(merged.thresholds) == ["0-1", "2+"]
     assert "predicted labels 0-1: With" in merged.statement()
 
 
 def test_with_few_samples_all_label_counts_share_one_group(rng):
-    with pytest.warns(SingleGroupWarning, match="50 samples are .* about 125 samples"):
-        calibration = Calibration.by_label_count(rng.normal(size=50), rng.integers(0, 4, 50))
+    with pytest.warns(GroupWarning, match="50 samples are .* about 125 samples"):
+        calibration = by_label_count(rng.normal(size=50), rng.integers(0, 4, 50))
     assert list(calibration.thresholds) == ["0+"]
     with pytest.raises(TooFewSamplesError, match=r"at least 23 .*got 22"):
-        Calibration.by_label_count(rng.normal(size=22), np.zeros(22, int))
-    with pytest.warns(SingleGroupWarning):
-        Calibration.by_label_count(rng.normal(size=23), np.zeros(23, int))
+        by_label_count(rng.normal(size=22), np.zeros(22, int))
+    with pytest.warns(GroupWarning):
+        by_label_count(rng.normal(size=23), np.zeros(23, int))
     with pytest.raises(
         TooFewSamplesError, match=r"tpr=0.95 with confidence 0.99 needs at least 112"
     ):
-        Calibration.by_label_count(rng.normal(size=50), np.zeros(50, int), confidence=0.99)
+        by_label_count(rng.normal(size=50), np.zeros(50, int), confidence=0.99)
 
 
-@pytest.mark.filterwarnings("ignore::nescio.errors.SingleGroupWarning")
+@pytest.mark.filterwarnings("ignore::nescio.errors.GroupWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("n_samples", [500, 1000])
 def test_every_label_count_keeps_its_share_though_the_data_chose_the_groups(n_samples):
@@ -312,7 +321,7 @@ def test_every_label_count_keeps_its_share_though_the_data_chose_the_groups(n_sa
 
     def truly_kept(calibration):
         """Scores are uniform on [0, 1] for the rare count and on [1, 2] for the other."""
-        values = list(calibration.threshold_values.values())
+        values = [v for name, v in calibration.threshold_values.items() if name != "all"]
         rare, other = values[0], values[-1]  # the same if there is one group
         return share * np.clip(1 - rare, 0, 1) + (1 - share) * np.clip(2 - other, 0, 1)
 
@@ -321,7 +330,8 @@ def test_every_label_count_keeps_its_share_though_the_data_chose_the_groups(n_sa
         rng = np.random.default_rng(seed)
         counts = (rng.random(n_samples) >= share).astype(int)
         scores = counts + rng.random(n_samples)
-        ours.append(truly_kept(Calibration.by_label_count(scores, counts, tpr=0.9)))
+        logits = counts[:, None] - 0.5
+        ours.append(truly_kept(Calibration.from_logits(scores, logits, "label_count", tpr=0.9)))
         apart = np.sum(counts == 0) >= limit
         names = np.where(counts == 0, "0", "1+") if apart else ["0+"] * n_samples
         naive.append(truly_kept(Calibration.from_scores(scores, tpr=0.9, groups=names)))
@@ -330,18 +340,50 @@ def test_every_label_count_keeps_its_share_though_the_data_chose_the_groups(n_sa
     assert np.mean(naive) < 0.9 - 3 * error
 
 
+def test_a_group_without_a_threshold_gets_that_of_all_samples(rng):
+    scores = rng.normal(size=400)
+    groups = np.repeat(["a", "b", "tiny"], [200, 190, 10])
+    with pytest.warns(GroupWarning, match=r"too few samples in 1 group: 'tiny' .*needs 19"):
+        calibration = Calibration.from_scores(scores, groups=groups)
+    assert list(calibration.thresholds) == ["a", "b", "all"]
+    assert calibration.n_samples == 400
+    together = Calibration.from_scores(scores)
+    with pytest.warns(GroupWarning, match=r"calibrated for 3 groups: '.no name.', 'new', 'tiny'"):
+        names = calibration.group_names(4, groups=["a", "new", "tiny", None])
+    assert names.tolist() == ["a", "all", "all", "all"]
+    assert calibration.threshold_of(names)[1:].tolist() == [together.threshold_of(None)] * 3
+    new = rng.normal(size=4)
+    p_values = calibration.p_values(new, names)
+    assert p_values[1:].tolist() == together.p_values(new[1:], None).tolist()
+    assert p_values[0] == calibration.thresholds["a"].p_values(new[:1])
+
+
+def test_labels_of_similar_frequency_share_a_threshold(rng):
+    top = np.repeat([2, 0, 3, 1], [900, 400, 40, 30])  # label 2 is the most frequent
+    logits = np.eye(5)[top] - 3.0
+    scores = rng.normal(np.where(top == 2, 0.0, 3.0), 1.0)
+    calibration = Calibration.from_logits(scores, logits, "top_label", tpr=0.9)
+    assert list(calibration.thresholds) == ["rank 1", "rank 2+"]
+    assert calibration.ranks[2] == 0
+    assert calibration.ranks[4] == 4  # never seen
+    names = calibration.group_names(3, logits=np.eye(5)[[2, 0, 4]])
+    assert names.tolist() == ["rank 1", "rank 2+", "rank 2+"]
+    low, high = calibration.threshold_values.values()
+    assert high - low > 2
+    assert "most likely label rank 1: With" in calibration.statement()
+
+
 def test_bad_groups_are_explained(rng):
     scores = rng.normal(size=200)
-    groups = np.repeat(["a", "b"], [190, 10])
-    with pytest.raises(TooFewSamplesError, match=r"group 'b': .*at least 19.*got 10"):
-        Calibration.from_scores(scores, groups=groups)
+    with pytest.raises(TooFewSamplesError, match=r"19 samples in a group.*largest has 10"):
+        Calibration.from_scores(scores, groups=np.arange(200) // 10)
+    with pytest.raises(InputError, match="'all', which stands for all samples"):
+        Calibration.from_scores(scores, groups=["all"] * 200)
+    with pytest.raises(InputError, match="row 7 has no group"):
+        Calibration.from_scores(scores, groups=["a"] * 7 + [None] + ["a"] * 192)
     with pytest.raises(ShapeError, match=r"shape \(200,\), got \(3,\)"):
         Calibration.from_scores(scores, groups=["a", "b", "c"])
     calibration = Calibration.from_scores(scores, groups=["a"] * 100 + ["b"] * 100)
-    with pytest.raises(
-        InputError, match=r"no threshold for group 'c': .*calibrated on the groups 'a', 'b'"
-    ):
-        calibration.group_names(2, groups=["a", "c"])
     with pytest.raises(MissingInputError, match="pass groups"):
         calibration.group_names(2)
     with pytest.raises(ParameterError, match="calibrated without groups"):

@@ -26,7 +26,7 @@ def test_groups_may_come_in_any_order(rng):
     logits = rng.normal(size=(6, 2))
     names = np.array(["9", "10+", "9", "10+", "9", "10+"])  # as label counts do
     terms = Terms("logit", np.asarray)
-    usual = Medians.from_logits(terms, logits, np.ones(6, bool), names)
+    usual = Medians.from_logits(terms, logits, np.ones(6, bool), names, ["9", "10+"])
     stored = {"labels": usual.labels, "ranks": usual.ranks}
     for read in (usual, Medians.from_arrays(stored, ("9", "10+"), 2)):
         medians, _ = read.of_samples(names[:2], 2)
@@ -41,7 +41,7 @@ def test_calibrating_again_replaces_the_medians_and_failing_keeps_them():
         detector.calibrate(make_outputs(100), groups="colour")
     assert detector.medians_ is before
     detector.calibrate(make_outputs(100), groups=["a", "b"] * 50)
-    assert detector.medians_.labels.shape == (2, 6)
+    assert detector.medians_.labels.shape == (3, 6)  # a, b and all
     detector.calibrate(make_outputs(100))
     np.testing.assert_array_equal(
         detector.medians_.labels,

@@ -31,8 +31,8 @@ def test_detectors_of_each_kind_from_the_command_line(here, nescio, succeeds, na
 
 def test_groups_rates_and_settings(here, nescio, succeeds):
     fit = ("calibrate", "held.safetensors", "-o", "x.nescio", "--force")
-    out = succeeds(*fit, "--by-label-count", "--confidence", "0.9")
-    assert "(predicted labels: " in out
+    out = succeeds(*fit, "--by", "label_count", "--confidence", "0.9")
+    assert "(predicted labels 0" in out
     assert next(iter(ns.load("x.nescio").calibration_.thresholds.values())).confidence == 0.9
     rows = json.loads(nescio("score", "x.nescio", "far.safetensors", "--json")[1])["rows"]
     assert {row["group"] for row in rows} <= set(ns.load("x.nescio").calibration_.threshold_values)
@@ -44,6 +44,47 @@ def test_groups_rates_and_settings(here, nescio, succeeds):
     assert "confidence           0.9" in nescio("info", "x.nescio")[1]
     assert "top_k_joint_energy(k=2): in-d" in succeeds(*fit, "-d", "top_k_joint_energy(k=2)")
     assert ns.load("x.nescio").k == 2
+
+
+@pytest.mark.filterwarnings("default::nescio.errors.GroupWarning")
+def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
+    pandas = pytest.importorskip("pandas")
+
+    def table(n, cameras):
+        logits = pandas.DataFrame(rng.normal(-2, 3, (n, 5)), columns=list("abcde"))
+        camera = np.resize(cameras, n)
+        logits.loc[camera == "007", list("abcde")] -= 2.0
+        return logits.assign(camera=camera)
+
+    table(800, ["007", "12"]).to_csv("val.csv", index=False)
+    new = table(90, ["007", "12", "99"])
+    new.to_csv("new.csv", index=False)
+    new.to_parquet("new.parquet")
+    cameras = {"camera": new["camera"].to_numpy()}
+    logits = new[list("abcde")].to_numpy()
+    ns.Outputs(logits, label_names=list("abcde"), kept=cameras).save("new.safetensors")
+    by_camera = ("--group-column", "camera")
+    fit = ("calibrate", "val.csv", "-d", "joint_energy", "-o", "x.nescio", "--no-self-check")
+    out = succeeds(*fit, *by_camera)
+    assert "(group 007). With 400" in out  # not the number 7
+    detector = ns.load("x.nescio")
+    with pytest.warns(ns.errors.GroupWarning):
+        expected = detector.assess(logits, groups=new["camera"])
+    for name in ("new.csv", "new.parquet", "new.safetensors"):
+        code, _, err = nescio("score", "x.nescio", name, *by_camera, "-o", "s.csv", "--force")
+        assert code == 0
+        assert "warning: no threshold was calibrated for 1 group: '99'" in err
+        scored = pandas.read_csv("s.csv", dtype={"group": str})
+        assert "camera" not in scored  # it is the column group
+        assert scored["group"].tolist() == expected.groups.tolist()
+        assert set(scored["group"]) == {"007", "12", "all"}
+        assert scored["in_distribution"].tolist() == expected.in_distribution.tolist()
+        assert nescio("explain", "x.nescio", name, *by_camera, "--row", "0")[0] == 0
+    assert "(--group-column)" in fails("score", "x.nescio", "new.csv", "--ignore", "camera")
+    assert "Did you mean 'camera'" in fails(*fit, "--group-column", "kamera", "--force")
+    assert "Pass only one" in fails(*fit, *by_camera, "--by", "top_label", "--force")
+    assert succeeds(*fit, "--ignore", "camera", "--by", "top_label", "--force")
+    assert "finds them itself" in fails("score", "x.nescio", "new.csv", *by_camera)
 
 
 def test_calibrate_says_which_faults_the_detector_sees(here, succeeds):
@@ -240,7 +281,7 @@ MISTAKES = {
     "no ids": (("x.nescio", "plain.npy", "--id", "img3"), "Pass --row instead"),
     "both": (("x.nescio", "new.safetensors", "--id", "a", "--row", "1"), "Pass only one of them"),
     "not made of labels": (("msp.nescio", "new.safetensors"), "msp cannot be explained"),
-    "groups of one's own": (("own.nescio", "new.safetensors"), "explain(..., groups=...)"),
+    "groups of one's own": (("own.nescio", "new.safetensors"), "(--group-column)"),
 }  # fmt: skip
 
 

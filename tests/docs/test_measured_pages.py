@@ -1,8 +1,10 @@
 """Tables of the documentation are those that the benchmarks print from committed results."""
 
 import json
+import re
 import sys
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -11,6 +13,14 @@ sys.path.append(str(ROOT / "benchmarks" / "detection"))
 
 import claims
 import which_detector
+
+IMAGES = ("textures", "objects", "left out")
+THE_DEFAULT = "docs/explanation/the-default.md"
+
+
+def words_of(page: str) -> str:
+    """The text of a page with single spaces."""
+    return " ".join((ROOT / page).read_text("utf-8").split())
 
 
 def tables(text: str) -> list[str]:
@@ -61,16 +71,57 @@ def test_rows_on_few_and_many_labels_are_measured_on_such_sets(measured):
 
 
 def test_the_claims_on_the_default_are_those_of_the_committed_results():
-    page = (ROOT / "docs" / "explanation" / "the-default.md").read_text("utf-8")
-    for table in (claims.claims(), claims.claims_on_tables()):
+    page = (ROOT / THE_DEFAULT).read_text("utf-8")
+    for table in (
+        claims.claims(),
+        claims.claims_on_tables(),
+        claims.images(),
+        claims.elsewhere(),
+    ):
         assert table in page, f"expected:\n{table}"
-    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    readme = words_of("README.md")
     worst = max(value for by_set in claims.worse_on_tables().values() for value in by_set.values())
     assert f"it was up to {worst:.1f} points worse" in readme
     first, *_, last = claims.claims().splitlines()[2:]
     for row, sentence in ((first, "at most {} points worse"), (last, "({} on the seeds")):
         points = row.split("+")[1].split(" points")[0]
         assert sentence.format(points) in readme
+
+
+def test_the_table_of_the_readme_is_that_of_the_committed_results():
+    results = claims.read_results()
+    images = [(trained, ood) for trained in ("coco70", "voc20") for ood in IMAGES]
+    sets = [*images, ("digits", "unseen digits"), ("packages", "topics"), ("packages", "licences")]
+    names = [claims.DEFAULT, "joint_energy", "max_logit", "label_neighbours", "linear_probe"]
+    lines = (ROOT / "README.md").read_text("utf-8").partition("| detector |")[2].splitlines()[2:7]
+    for name, line in zip(names, lines, strict=True):
+        head, *cells = line.replace("*", "").strip("| ").split(" | ")
+        assert name in head or (name == claims.DEFAULT and head.startswith("the default"))
+        expected = [f"{mean(results[key][name].values()):.1f}" for key in sets]
+        assert cells == expected, head
+
+
+def test_speeds_in_the_readme_are_those_that_the_benchmarks_print():
+    readme, speed = words_of("README.md"), words_of("docs/explanation/speed.md")
+    rows = re.search(r"rows per second, 50,000,000 rows: ([\d,]+)", speed)[1].replace(",", "")
+    assert f"at {int(rows) / 1e6:.1f} million rows per second" in readme
+    peak = re.search(r"peak memory, 50,000,000 rows \| at most 1000 MB \| (\d+) MB", speed)[1]
+    assert f"with a peak of {peak} MB of memory" in readme
+    served = re.search(r"- the service, 1 client: requests per second: (\d+)", speed)[1]
+    assert f"{round(int(served), -3):,} requests of 1,000 x 80 logits per second" in readme
+    cost = re.search(r"\| the default \| ([\d.]+) ms \(([\d.]+) %\)", words_of(THE_DEFAULT))
+    assert f"takes {float(cost[1]):.1f} ms per image on one thread, {cost[2]} % of" in readme
+
+
+def test_sentences_on_tables_have_the_numbers_of_the_table():
+    """Of prepared columns: the detector, then the share of each set, then the mean."""
+    page = words_of("docs/explanation/tables.md")
+    rows = re.findall(r"\| table \| `(\w+)` \| ([\d.]+) ± [^`]* \| ([\d.]+) ± [\d.]+ \|", page)
+    group = {name: value for name, value, _ in rows}
+    whole = {name: value for name, _, value in rows}
+    assert f"{whole['combined']} % get through instead of {whole['knn']} %" in page
+    others = f"{group['mahalanobis']} % and {group['lof']} %"
+    assert f"let through {others}, `knn` {group['knn']} %" in page
 
 
 def test_compared_with_shows_the_committed_results():

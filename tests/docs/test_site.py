@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "site"
 PAGES = (
     "index.html",
-    "gallery.html",
+    "how-to/which-detector.html",
     "reference/scores-and-outputs.html",
     "errors/shape-error.html",
 )
@@ -128,6 +128,14 @@ def test_the_search_finds_a_word(site, served, browser, over):
         assert time.monotonic() < end, "the search gives no result"
         time.sleep(0.05)
     assert browser.noise == []
+
+
+def test_the_search_leaves_out_decision_records(site):
+    """They are for developers: each has `search: {exclude: true}` above its title."""
+    items = json.loads((site / "search.json").read_text("utf-8"))["items"]
+    pages = {item["location"].partition("#")[0] for item in items}
+    assert "how-to/which-detector.html" in pages
+    assert not [page for page in pages if page.startswith("adr/")]
 
 
 def test_versions_are_listed_newest_first(tmp_path):

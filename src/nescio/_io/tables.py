@@ -42,6 +42,8 @@ from nescio.errors import (
 )
 
 MATRICES = ("logits", "features", "labels")
+GROUP = "group"
+"""The kept column of outputs that has the group of each sample."""
 
 _NAMED = 10  # columns that a message names
 _UNNAMED_LEVEL = re.compile(r"__index_level_\d+__")  # of an index of pandas without a name
@@ -60,11 +62,12 @@ class Roles(NamedTuple):
     kept: tuple[str, ...]
     ignored: tuple[str, ...]
     chosen: bool  # whether the labels were named
+    group: str | None = None
 
     @property
     def read(self) -> tuple[str, ...]:
         """The columns that have to be read."""
-        first = () if self.ids is None else (self.ids,)
+        first = [name for name in (self.ids, self.group) if name is not None]
         return tuple(dict.fromkeys((*first, *self.labels, *self.kept)))
 
 
@@ -84,7 +87,7 @@ class Columns:
     expected_by : str
         What these label names belong to, for messages.
     id_required : bool
-        Whether it is an error if there is no column `id_column`.
+        Whether it is an error if there is no column `id_column`, or `group_column`.
     of_features : bool
         Whether the columns are features instead of the logits of labels.
     keep_rest : bool
@@ -92,6 +95,8 @@ class Columns:
         so, columns of lists can be kept too.
     sep, decimal : str, optional
         The separator (default: a comma, in .tsv files a tab) and the decimal sign of CSV files.
+    group_column : str, optional
+        The column with the groups.
     """
 
     id_column: str | None = None
@@ -105,6 +110,7 @@ class Columns:
     keep_rest: bool = False
     sep: str | None = None
     decimal: str = "."
+    group_column: str | None = None
 
     def text_columns(self, names: Sequence[str]) -> dict[str, bool]:
         """Return which columns of a text file are text (True) or numbers (False), if it is known.
@@ -117,7 +123,8 @@ class Columns:
         if labels is not None:
             numbers = set(_matching(labels, names))
             return {name: name not in numbers for name in names}
-        texts = _matching((*_several(self.keep), self.id_column or "id"), names)
+        named = (*_several(self.keep), self.id_column or "id", self.group_column or "id")
+        texts = _matching(named, names)
         return {name: True for name in names if name in texts or name.lower() == "id"}
 
     def roles(self, schema: Any) -> Roles:
@@ -125,27 +132,31 @@ class Columns:
         names, index = schema.names, stored_index(schema)
         kept = matching_names(self.keep, names, "keep")
         ignored = matching_names(self.ignore, names, "ignore")
-        ids = self._id_column(names, index, {*kept, *ignored})
+        group = None
+        if self.group_column is not None and (self.id_required or self.group_column in names):
+            (group,) = matching_names([self.group_column], names, "group_column")
+        ids = self._id_column(names, index, {*kept, *ignored, group or ""})
         named = set(_several(self.labels or ())) & set(names)
-        name, n_roles = Counter([ids, *kept, *ignored, *named]).most_common(1)[0]
+        own = [name for name in (ids, group) if name is not None]
+        name, n_roles = Counter([*own, *kept, *ignored, *named, ""]).most_common(1)[0]
         if n_roles > 1:
             raise InputError(
-                f"column {name!r} has {n_roles} roles: a column holds ids, holds a label, is kept, "
-                "or is ignored."
+                f"column {name!r} has {n_roles} roles: a column holds ids, groups or a label, is "
+                "kept, or is ignored."
             )
         nested = next((name for name in kept if _is_list(schema.field(name).type)), None)
         if nested is not None and not self.keep_rest:
             raise InputError(f"column {nested!r} holds lists and cannot be kept.")
-        taken = {ids, *kept, *ignored, *index}
+        taken = {ids, group, *kept, *ignored, *index}
         rest = [schema.field(name) for name in names if name not in taken]
         labels, chosen = self._label_columns(names, rest, taken)
         if self.keep_rest and not kept:
-            other = {ids, *labels, *ignored, *filter(_is_unnamed_index, names)}
+            other = {ids, group, *labels, *ignored, *filter(_is_unnamed_index, names)}
             kept = tuple(name for name in names if name not in other)
         if chosen and self.labels is None and self.expected_by == Columns.expected_by:
             warn_of_ignored([name for name in _floats(rest) if name not in labels], "column")
-        used = {ids, *labels, *kept, *index}
-        return Roles(ids, labels, kept, tuple(n for n in names if n not in used), chosen)
+        used = {ids, group, *labels, *kept, *index}
+        return Roles(ids, labels, kept, tuple(n for n in names if n not in used), chosen, group)
 
     def _id_column(self, names: Sequence[str], index: Sequence[str], taken: set[str]) -> str | None:
         if self.id_column is not None and (self.id_required or self.id_column in names):
@@ -328,9 +339,10 @@ def _as_option(names: Sequence[str]) -> str:
 
 def content(roles: Roles, table: Any) -> dict[str, Any]:
     """Return the arguments of `Outputs` for a table of pyarrow whose columns have these roles."""
-    arguments: dict[str, Any] = {
-        "kept": {name: to_array(table.column(name)) for name in roles.kept}
-    }
+    kept = {name: to_array(table.column(name)) for name in roles.kept}
+    if roles.group is not None:
+        kept[GROUP] = np.array(as_ids(table.column(roles.group)))
+    arguments: dict[str, Any] = {"kept": kept}
     if roles.ids is not None:
         arguments["ids"] = as_ids(table.column(roles.ids))
     if roles.ignored:

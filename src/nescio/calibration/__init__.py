@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from nescio.calibration.calibration import (
+    ALL,
     CUSTOM,
     LABEL_COUNT,
     MIN_GROUP_SIZE,
     TIE_TOLERANCE,
+    TOP_LABEL,
     Calibration,
     Scores,
     Threshold,
     benjamini_hochberg,
     checked_groups,
     conformal_rank,
+    group_counts,
     required_samples,
     tie_limits,
 )
 from nescio.calibration.medians import Medians
 
 __all__ = [
+    "ALL",
     "CUSTOM",
     "LABEL_COUNT",
     "MIN_GROUP_SIZE",
     "TIE_TOLERANCE",
+    "TOP_LABEL",
     "Calibration",
     "Medians",
     "Scores",
@@ -30,6 +35,7 @@ __all__ = [
     "benjamini_hochberg",
     "checked_groups",
     "conformal_rank",
+    "group_counts",
     "required_samples",
     "tie_limits",
 ]

@@ -33,15 +33,18 @@ from numpy.typing import NDArray
 from nescio._charts.histogram import Batch, score_chart
 from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
+from nescio._io.files import as_ids
 from nescio._validation import Array, BoolArray, checked_scores, checked_share, to_numpy
 from nescio.errors import (
+    GroupWarning,
     InputError,
     MissingInputError,
     ParameterError,
     ShapeError,
-    SingleGroupWarning,
     TiedScoresWarning,
     TooFewSamplesError,
+    counted,
+    listed,
     warn,
 )
 
@@ -388,11 +391,16 @@ def _places(values: Scores, scale: float, shift: float) -> Scores:
 # --- calibration by group ---
 
 LABEL_COUNT = "label_count"
+TOP_LABEL = "top_label"
 CUSTOM = "custom"
-_ALL = "all"
+ALL = "all"
+"""All samples together: without groups, and for groups that have no threshold of their own."""
 
-# Label counts are merged into groups until each group can expect this many samples. With fewer
-# samples a threshold is valid, but the share that it keeps varies by several per cent.
+# What the groups of each kind are called in sentences.
+_KINDS = {LABEL_COUNT: "predicted labels", TOP_LABEL: "most likely label", CUSTOM: "group"}
+
+# Label counts, or labels, are merged into groups until each can expect this many samples. With
+# fewer samples a threshold is valid, but the share that it keeps varies by several per cent.
 MIN_GROUP_SIZE = 100
 _PILOT_SHARE = 5  # one sample in five is used to choose the groups
 
@@ -404,12 +412,17 @@ class Calibration(Result):
     Attributes
     ----------
     thresholds : mapping of group name to Threshold
-        The threshold of each group. Without groups there is a single entry, named "all".
-    by : "label_count", "custom" or None
-        How samples are grouped: by the number of labels that the model predicts, by group names
-        that the caller passes, or not at all.
+        The threshold of each group. Without groups there is a single entry, named "all". With
+        group names of the caller, "all" is the last entry: the threshold of all samples together,
+        for groups that have none of their own.
+    by : "label_count", "top_label", "custom" or None
+        How samples are grouped: by the number of labels that the model predicts, by how frequent
+        the most likely label is, by group names that the caller passes, or not at all.
     edges : tuple of int
-        For groups by label count: the smallest count of each group, in ascending order.
+        For groups by label count: the smallest count of each group, in ascending order. By top
+        label: the smallest rank of each group.
+    ranks : tuple of int
+        For groups by top label: the rank of each label, 0 for the most frequent one.
     """
 
     index_column = "group"
@@ -417,18 +430,23 @@ class Calibration(Result):
     thresholds: Mapping[str, Threshold]
     by: str | None = None
     edges: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        by_count = self.by == LABEL_COUNT
-        edges_fit = self.edges[:1] == (0,) if by_count else self.edges == ()
+        by_logits = self.by in (LABEL_COUNT, TOP_LABEL)
+        edges_fit = self.edges[:1] == (0,) if by_logits else self.edges == ()
         ascending = list(self.edges) == sorted(set(self.edges))
-        if self.by not in (None, LABEL_COUNT, CUSTOM) or not edges_fit or not ascending:
+        ranked = list(range(len(self.ranks))) == sorted(self.ranks)
+        ranks_fit = ranked and bool(self.ranks) == (self.by == TOP_LABEL)
+        kinds_fit = self.by is None or self.by in _KINDS
+        if not (kinds_fit and edges_fit and ascending and ranks_fit):
             raise InputError(
-                f"invalid combination of groups: by={self.by!r} and edges={self.edges}."
+                f"invalid combination of groups: by={self.by!r}, edges={self.edges} and "
+                f"{len(self.ranks)} ranks."
             )
-        names = [_ALL] if self.by is None else list(self.thresholds)
-        names = _count_names(self.edges) if by_count else names
-        if not names or list(self.thresholds) != names:
+        names = [name for name in self.thresholds if name != ALL and self.by == CUSTOM] + [ALL]
+        names = _edge_names(self.by, self.edges) if by_logits else names
+        if list(self.thresholds) != names:
             raise InputError(
                 f"thresholds must be given for the groups {names}, got {list(self.thresholds)}."
             )
@@ -444,7 +462,8 @@ class Calibration(Result):
     ) -> Calibration:
         """Calibrate on the scores of held-out data.
 
-        `groups` gives the group name of each sample; without it, there is one threshold.
+        `groups` gives the group name of each sample; without it, there is one threshold. Groups
+        with too few samples get none of their own: the threshold of all samples holds for them.
 
         Examples
         --------
@@ -452,55 +471,89 @@ class Calibration(Result):
         ...     np.arange(200.0), tpr=0.9, groups=["day"] * 100 + ["night"] * 100
         ... )
         >>> {name: round(value, 2) for name, value in calibration.threshold_values.items()}
-        {'day': 9.0, 'night': 109.0}
+        {'day': 9.0, 'night': 109.0, 'all': 19.0}
         """
         scores = checked_scores(scores)
         if groups is None:
-            threshold = Threshold.from_scores(scores, tpr=tpr, confidence=confidence)
-            return cls({_ALL: threshold})
+            return cls({ALL: Threshold.from_scores(scores, tpr=tpr, confidence=confidence)})
         names = checked_groups(groups, len(scores))
-        by_group = _threshold_by_group(np.unique(names).tolist(), scores, names, tpr, confidence)
-        return cls(by_group, by=CUSTOM)
+        if (names == ALL).any():
+            raise InputError(
+                f"a group is named {ALL!r}, which stands for all samples together. Rename it."
+            )
+        if (names == "").any():
+            row = int(np.argmax(names == ""))
+            raise InputError(f"row {row} has no group. Fill in its group, or leave the row out.")
+        needed = required_samples(tpr, confidence)
+        sizes = dict(zip(*np.unique(names, return_counts=True), strict=True))
+        small = [str(name) for name, size in sizes.items() if size < needed]
+        if len(small) == len(sizes):
+            raise TooFewSamplesError(
+                f"{guarantee_text(tpr, confidence)} needs at least {needed:,} samples in a group, "
+                f"but the largest has {max(sizes.values()):,}. Calibrate without groups, or with "
+                "larger ones."
+            )
+        if small:
+            warn(
+                f"too few samples in {counted(len(small), 'group')}: {listed(small)} "
+                f"({guarantee_text(tpr, confidence)} needs {needed:,} in each). The threshold of "
+                "all samples together holds there, so nothing is promised for each group.",
+                GroupWarning,
+            )
+        large = [str(name) for name, size in sizes.items() if size >= needed]
+        by_group = _threshold_by_group(large, scores, names, tpr, confidence)
+        rank = conformal_rank(len(scores), tpr, confidence)
+        together = Threshold(np.sort(scores), tpr, confidence, rank)
+        return cls({**by_group, ALL: together}, by=CUSTOM)
 
     @classmethod
-    def by_label_count(
+    def from_logits(
         cls,
         scores: Array,
-        label_counts: Array,
+        logits: Array,
+        by: str,
         *,
         tpr: float = 0.95,
         confidence: float | None = None,
     ) -> Calibration:
-        """Calibrate by the number of labels that the model predicts.
+        """Calibrate by the number of labels that the model predicts, or by its most likely label.
 
         The share `tpr` is then kept among the samples of each group. With a single threshold, most
-        false alarms would be samples without a predicted label.
+        false alarms would be samples without a predicted label, or with a rare one.
 
-        Neighbouring counts are merged until each group has enough samples. A fifth of the samples,
-        drawn with a fixed seed, determines the groups. Only the other samples determine the
-        thresholds: the guarantee would not hold if the same samples determined both.
+        Neighbouring counts, or labels of similar frequency, are merged until each group has enough
+        samples. A fifth of the samples, drawn with a fixed seed, determines the groups. Only the
+        other samples determine the thresholds: the guarantee would not hold if the same samples
+        determined both.
         """
-        scores, counts = checked_scores(scores), np.asarray(label_counts)
+        scores = checked_scores(scores)
         needed = required_samples(tpr, confidence)
         pilot = np.random.default_rng(0).permutation(len(scores)) < len(scores) // _PILOT_SHARE
+        what = by.replace("_", " ")
         if np.count_nonzero(~pilot) < needed:
             in_all = math.ceil(needed * _PILOT_SHARE / (_PILOT_SHARE - 1)) - 1
             raise TooFewSamplesError(
-                f"calibrating by label count with {guarantee_text(tpr, confidence)} needs at least "
+                f"calibrating by {what} with {guarantee_text(tpr, confidence)} needs at least "
                 f"{in_all:,} samples (a fifth of them determines the groups), got {len(scores):,}."
             )
+        counts, ranks = group_counts(logits, by), np.empty(0, np.intp)
+        if by == TOP_LABEL:
+            frequency = np.bincount(counts[pilot], minlength=logits.shape[1])
+            ranks = np.argsort(np.argsort(-frequency, kind="stable"))
+            counts = ranks[counts]
         enough = max(2 * needed, MIN_GROUP_SIZE) / (_PILOT_SHARE - 1)
         edges = _merge_counts(counts[pilot], enough)
         if len(edges) == 1:
             warn(
-                f"{len(scores):,} samples are too few to calibrate by label count: all samples "
+                f"{len(scores):,} samples are too few to calibrate by {what}: all samples "
                 f"share one threshold. A group needs about {math.ceil(enough * _PILOT_SHARE):,} "
                 "samples, and only one group has as many.",
-                SingleGroupWarning,
+                GroupWarning,
             )
-        names = _names_of_counts(edges, counts[~pilot])
-        by_group = _threshold_by_group(_count_names(edges), scores[~pilot], names, tpr, confidence)
-        return cls(by_group, by=LABEL_COUNT, edges=edges)
+        groups = _edge_names(by, edges)
+        names = _names_of_counts(groups, edges, counts[~pilot])
+        by_group = _threshold_by_group(groups, scores[~pilot], names, tpr, confidence)
+        return cls(by_group, by=by, edges=edges, ranks=tuple(ranks.tolist()))
 
     @property
     def first(self) -> Threshold:
@@ -515,56 +568,71 @@ class Calibration(Result):
     @property
     def scores(self) -> Scores:
         """The calibration scores of all groups."""
+        if ALL in self.thresholds:
+            return self.thresholds[ALL].scores
         return np.concatenate([threshold.scores for threshold in self.thresholds.values()])
 
     @property
     def n_samples(self) -> int:
         """The number of calibration scores in all groups together."""
-        return sum(threshold.n_samples for threshold in self.thresholds.values())
+        return len(self.scores)
 
     def group_names(
-        self, n_samples: int, *, groups: Any = None, label_counts: Array | None = None
+        self, n_samples: int, *, groups: Any = None, logits: Array | None = None
     ) -> NDArray[np.str_] | None:
-        """Return the group name of each sample, or None if samples are not grouped."""
+        """Return the group of each sample whose threshold holds, or None without groups.
+
+        It is "all" for the names of groups that have no threshold of their own, with a warning.
+        """
         if self.by != CUSTOM and groups is not None:
-            how = "without groups" if self.by is None else "by label count and finds them itself"
+            how = "without groups"
+            if self.by is not None:
+                how = f"by {self.by.replace('_', ' ')} and finds them itself"
             raise ParameterError(
-                f"groups were passed, but the detector was calibrated {how}. Do not pass groups."
+                f"groups were passed, but the detector was calibrated {how}. Do not pass groups "
+                "(--group-column)."
             )
         if self.by is None:
             return None
-        if self.by == LABEL_COUNT:
-            if label_counts is None:
+        if self.by != CUSTOM:
+            if logits is None:
                 raise MissingInputError(
-                    "the detector was calibrated by label count, which needs the logits. Pass "
-                    "Outputs with logits."
+                    f"the detector was calibrated by {self.by.replace('_', ' ')}, which needs the "
+                    "logits. Pass Outputs with logits."
                 )
-            return _names_of_counts(self.edges, label_counts)
+            counts = group_counts(logits, self.by)
+            counts = np.array(self.ranks)[counts] if self.ranks else counts
+            return _names_of_counts(list(self.thresholds), self.edges, counts)
+        own = list(self.thresholds)[:-1]
         if groups is None:
             raise MissingInputError(
-                "the detector was calibrated by group: pass groups, with one of "
-                f"{', '.join(map(repr, self.thresholds))} per sample."
+                "the detector was calibrated by group: pass groups=..., with one of "
+                f"{listed(own)} per sample (--group-column)."
             )
         names = checked_groups(groups, n_samples)
-        unknown = sorted(set(names.tolist()) - set(self.thresholds))
+        unknown = sorted(set(names.tolist()) - set(own))
         if unknown:
-            raise InputError(
-                f"no threshold for group {unknown[0]!r}: the detector was calibrated on the groups "
-                f"{', '.join(map(repr, self.thresholds))}."
+            warn(
+                f"no threshold was calibrated for {counted(len(unknown), 'group')}: "
+                f"{listed([name or '(no name)' for name in unknown])}. That of all calibration "
+                "samples together is used, so nothing is promised for each group. Calibrate again "
+                "with samples of these groups.",
+                GroupWarning,
             )
+            names = np.where(np.isin(names, unknown), ALL, names)
         return names
 
     def threshold_of(self, groups: NDArray[np.str_] | None) -> float | Scores:
         """Return the threshold of each sample, or one number if `groups` is None."""
         if groups is None:
-            return self.thresholds[_ALL].value
+            return self.thresholds[ALL].value
         values = self.threshold_values
         return np.array([values[name] for name in groups.tolist()], dtype=np.float64)
 
     def p_values(self, scores: Scores, groups: NDArray[np.str_] | None) -> Scores:
         """Return conformal p-values, computed within the group of each sample."""
         if groups is None:
-            return self.thresholds[_ALL].p_values(scores)
+            return self.thresholds[ALL].p_values(scores)
         p_values = np.empty(len(scores))
         for name, threshold in self.thresholds.items():
             members = groups == name
@@ -607,9 +675,10 @@ class Calibration(Result):
         of = f"{self.n_samples:,} samples"
         if self.by is None:
             return f"threshold {first.value:.5g}, {promise}, {of}"
-        groups = "group" if len(self.thresholds) == 1 else "groups"
+        n_groups = len(self.thresholds) - (ALL in self.thresholds)
+        groups = "group" if n_groups == 1 else "groups"
         how = "" if self.by == CUSTOM else f" by {self.by}"
-        return f"{len(self.thresholds):,} {groups}{how}, {promise}, {of}"
+        return f"{n_groups:,} {groups}{how}, {promise}, {of}"
 
     def chart(self, batch: Batch | None = None) -> Markup:
         """Draw the calibration scores with the thresholds, and the scores of a batch on them."""
@@ -632,12 +701,15 @@ class Calibration(Result):
     def statement(self, confidence: float = 0.99) -> str:
         """Return the guarantee as text, with one sentence (and line) per group."""
         if self.by is None:
-            return self.thresholds[_ALL].statement(confidence)
-        what = "predicted labels" if self.by == LABEL_COUNT else "group"
+            return self.thresholds[ALL].statement(confidence)
         return "\n".join(
-            f"{what} {name}: {threshold.statement(confidence)}"
+            f"{self.described(name)}: {threshold.statement(confidence)}"
             for name, threshold in self.thresholds.items()
         )
+
+    def described(self, group: str) -> str:
+        """Return the name of a group with what it is, for a sentence."""
+        return f"{_KINDS[self.by or CUSTOM]} {group}"
 
 
 def benjamini_hochberg(p_values: Any, fdr: float = 0.05) -> BoolArray:
@@ -702,22 +774,41 @@ def _merge_counts(counts: Array, enough: float) -> tuple[int, ...]:
     return tuple(edges)
 
 
-def _count_names(edges: tuple[int, ...]) -> list[str]:
-    """Return names such as 0, 1-2 and 3+ for the groups that start at these counts."""
+def _edge_names(by: str | None, edges: tuple[int, ...]) -> list[str]:
+    """Return names for the groups that start at these counts or ranks: 0, 1-2 and 3+.
+
+    The rank of the most frequent label is 0 inside, and 1 in names.
+    """
+    first, prefix = (1, "rank ") if by == TOP_LABEL else (0, "")
+    starts = [edge + first for edge in edges]
     closed = [
-        str(low) if low == high - 1 else f"{low}-{high - 1}"
-        for low, high in itertools.pairwise(edges)
+        f"{prefix}{low}" if low == high - 1 else f"{prefix}{low}-{high - 1}"
+        for low, high in itertools.pairwise(starts)
     ]
-    return [*closed, f"{edges[-1]}+"]
+    return [*closed, f"{prefix}{starts[-1]}+"]
 
 
-def _names_of_counts(edges: tuple[int, ...], label_counts: Array) -> NDArray[np.str_]:
+def _names_of_counts(names: list[str], edges: tuple[int, ...], counts: Array) -> NDArray[np.str_]:
     """Return the name of the group of each sample."""
-    return np.array(_count_names(edges))[np.searchsorted(edges, label_counts, side="right") - 1]
+    return np.array(names)[np.searchsorted(edges, counts, side="right") - 1]
+
+
+def group_counts(logits: Array, by: str | None) -> Array:
+    """Return what samples are grouped by: their number of predicted labels, or the likeliest one.
+
+    Examples
+    --------
+    >>> logits = np.array([[2.0, 1.0, -3.0], [-4.0, -2.0, -1.0]])
+    >>> group_counts(logits, "label_count"), group_counts(logits, "top_label")
+    (array([2, 0]), array([0, 2]))
+    """
+    if by == LABEL_COUNT:
+        return np.asarray((logits > 0).sum(1))
+    return np.asarray(np.nan_to_num(logits, nan=-np.inf).argmax(axis=1))
 
 
 def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
-    """Return the group name of each sample; raise unless there is one for each.
+    """Return the group name of each sample, empty if it is missing; raise if the number differs.
 
     Examples
     --------
@@ -729,4 +820,4 @@ def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
         raise ShapeError(
             f"groups must have one name per sample, shape ({n_samples},), got {names.shape}."
         )
-    return names.astype(np.str_)
+    return names if names.dtype.kind == "U" else np.array(as_ids(names), dtype=np.str_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, BoolArray, FloatArray
+from nescio.calibration.calibration import ALL
 
 if TYPE_CHECKING:
     from nescio.explain import Terms
@@ -28,6 +29,7 @@ class Medians:
     ----------
     groups : tuple of str
         The names of the groups in ascending order; a single empty name if there are no groups.
+        The group "all" has all samples.
     labels : array of shape (n_groups, n_labels)
         The median of each label's term.
     ranks : array of shape (n_groups, n_labels)
@@ -44,18 +46,20 @@ class Medians:
         terms: Terms,
         logits: FloatArray,
         usable: BoolArray,
-        groups: NDArray[np.str_] | None = None,
+        group_of: NDArray[np.str_] | None = None,
+        groups: Collection[str] | None = None,
     ) -> Self:
-        """Compute the medians of the usable rows, within each group if there are any.
+        """Compute the medians of the usable rows, within each of the groups if there are any.
 
         Of many rows, 5,000 are drawn with a fixed seed; with groups, 5,000 in total but at least
         500 of each group.
         """
-        names = ("",) if groups is None else tuple(np.unique(groups).tolist())
+        names = ("",) if groups is None else tuple(sorted(groups))
         n_rows = max(_ROWS_OF_A_GROUP, _ROWS // len(names))
         labels, ranks = np.empty((2, len(names), logits.shape[1]))
         for row, name in enumerate(names):
-            members = np.flatnonzero(usable if groups is None else usable & (groups == name))
+            is_whole = group_of is None or name == ALL
+            members = np.flatnonzero(usable if is_whole else usable & (group_of == name))
             n_drawn = min(len(members), n_rows)
             drawn = np.random.default_rng(0).choice(len(members), n_drawn, replace=False)
             values = np.asarray(terms.of(logits[members[np.sort(drawn)]]), dtype=np.float64)

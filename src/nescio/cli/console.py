@@ -29,8 +29,7 @@ from typer import Argument, Option
 from nescio._io.files import existing_file, same_file, to_json
 from nescio._io.tables import Columns
 from nescio._version import __version__
-from nescio.calibration import CUSTOM
-from nescio.errors import InputError, NescioError, ParameterError, listed
+from nescio.errors import NescioError, ParameterError, listed
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -186,6 +185,11 @@ FromProbs = Annotated[
         "look like probabilities, which are rejected otherwise.",
     ),
 ]
+GroupColumn = Annotated[
+    str | None,
+    "The column that holds the group of each sample, such as a customer, site or camera. Each "
+    "group that was calibrated has its own threshold, any other that of all samples together.",
+]
 Force = Annotated[bool, "Replace an existing output file."]
 AsJson = Annotated[bool, Option("--json", help="Print JSON for a machine to read.")]
 
@@ -244,7 +248,11 @@ class DataOptions:
     from_probs: FromProbs = None
 
     def columns(
-        self, *, keep: Sequence[str] | None = None, detector: Detector | None = None
+        self,
+        *,
+        keep: Sequence[str] | None = None,
+        detector: Detector | None = None,
+        group_column: str | None = None,
     ) -> Columns:
         """Return what is said about the columns; the labels are those of a detector, if it knows.
 
@@ -264,13 +272,12 @@ class DataOptions:
             expected=getattr(detector, "label_names_", None),
             sep=self.sep,
             decimal=self.decimal,
+            group_column=group_column,
         )
 
-    def reading(
-        self, *, keep: Sequence[str] | None = None, detector: Detector | None = None
-    ) -> dict[str, Any]:
+    def reading(self, **options: Any) -> dict[str, Any]:
         """Return how files are read, as the functions that read outputs take it."""
-        columns = self.columns(keep=keep, detector=detector)
+        columns = self.columns(**options)
         return {"from_probs": self.from_probs, "columns": columns}
 
 
@@ -342,16 +349,10 @@ def refuse_overwriting(output: Path | None, *inputs: str | Path | None) -> None:
 
 
 def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:
-    """Load a detector; reject one whose groups only the caller knows."""
+    """Load a detector, with another way to treat rows of NaN if it is given."""
     from nescio.detectors import load
 
     detector = load(path)
-    calibration = getattr(detector, "calibration_", None)
-    if calibration is not None and calibration.by == CUSTOM:
-        raise InputError(
-            f"{path} was calibrated by your own groups, which the command line does not know. Use "
-            "assess(..., groups=...) or explain(..., groups=...) in Python."
-        )
     if nonfinite is not None:
         detector.set_params(nonfinite=nonfinite)
     return detector

@@ -13,13 +13,16 @@ import numpy as np
 from typer import Argument, Option
 
 from nescio._io.files import check_table_target, check_target, same_file, to_values
+from nescio._io.tables import GROUP
 from nescio._validation import checked_choice
+from nescio.calibration import LABEL_COUNT, TOP_LABEL
 from nescio.cli.console import (
     NAMED_LABELS,
     AsJson,
     DataOptions,
     DetectorFile,
     Force,
+    GroupColumn,
     Nonfinite,
     describe,
     detector_names,
@@ -48,6 +51,8 @@ from nescio.outputs.files import MAX_ROWS, OutputsStream, read_outputs
 if TYPE_CHECKING:
     from nescio.detectors import Detector
     from nescio.detectors.verdicts import ScoreEngine, StreamResult
+
+_SHOWN_GROUPS = 20
 
 # --- calibrate ------------------------------------------------------------------------------------
 
@@ -82,11 +87,12 @@ def calibrate(
         "Choose the threshold so that the long-run share kept is at least --tpr with this "
         "confidence, e.g. 0.99. Without it, it is at least --tpr on average.",
     ] = None,
-    by_label_count: Annotated[
-        bool,
-        "Use one threshold per number of predicted labels, so that samples with few "
-        "labels do not get most of the false alarms.",
-    ] = False,
+    by: Annotated[
+        str | None,
+        "Use several thresholds, so that each group of samples keeps its share: 'label_count', by "
+        "the number of predicted labels, or 'top_label', by how frequent the most likely label is.",
+    ] = None,
+    group_column: GroupColumn = None,
     train: Annotated[
         str | None,
         "Training outputs, for a detector that learns from data. With features and "
@@ -119,6 +125,10 @@ def calibrate(
             "--train and the held-out data are the same file. Calibrating on data that the "
             "detector has learned from would void the guarantee."
         )
+    if by is not None:
+        checked_choice("--by", by, (LABEL_COUNT, TOP_LABEL))
+        if group_column is not None:
+            raise ParameterError("--by and --group-column both name groups. Pass only one of them.")
     detector = None
     if detector_name != AUTO_DETECTOR:
         detector = build_detector(detector_name, tpr=tpr, nonfinite=nonfinite)
@@ -127,10 +137,11 @@ def calibrate(
                 f"{detector_name} learns from data: pass training outputs with --train. "
                 "(Calibrating on data that it has learned from would void the guarantee.)"
             )
-    data = read_outputs(held_out, **files.reading(), max_rows=MAX_ROWS)
+    reading = files.reading(group_column=group_column)
+    data = read_outputs(held_out, **reading, max_rows=MAX_ROWS)
     learned_from = None
     if train is not None:
-        learned_from = read_outputs(train, **files.reading(), max_rows=MAX_ROWS, first=data)
+        learned_from = read_outputs(train, **reading, max_rows=MAX_ROWS, first=data)
     reason = ""
     if detector is None:
         with warnings.catch_warnings():
@@ -142,10 +153,11 @@ def calibrate(
         with working("learning"), error_context(train):
             detector.fit(learned_from, from_probs=False)
     n_rows = data.manifest.get("sampled_from", len(data))
-    groups = "label_count" if by_label_count else None
+    groups = by if group_column is None else data.kept[GROUP]
     with working("calibrating"), error_context(held_out):
         detector.calibrate(data, confidence=confidence, groups=groups, from_probs=False)
-        checked = detector.self_check(data, from_probs=False) if self_check else None
+        own = None if group_column is None else groups
+        checked = detector.self_check(data, groups=own, from_probs=False) if self_check else None
     detector.save(output, force=force)
     ignored = data.manifest.get("ignored_columns", [])
     if as_json:
@@ -167,12 +179,16 @@ def calibrate(
 
 def _print_thresholds(detector: Detector) -> None:
     calibration = detector.calibration_
-    for group, threshold in calibration.thresholds.items():
-        which = "" if calibration.by is None else f" (predicted labels: {group})"
-        say(
-            f"{detector.text()}{which}: in-distribution if the score is at least "
-            f"{threshold.value:.6g}. {threshold.statement()}"
-        )
+    what = f"{detector.text()}: in-distribution if the score is at least"
+    if calibration.by is None:
+        say(f"{what} {calibration.first.value:.6g}. {calibration.statement()}")
+        return
+    say(what)
+    for group, threshold in list(calibration.thresholds.items())[:_SHOWN_GROUPS]:
+        name = calibration.described(group)
+        say(f"  {threshold.value:.6g} ({name}). {threshold.statement()}")
+    if len(calibration.thresholds) > _SHOWN_GROUPS:
+        say(f"  ... {len(calibration.thresholds):,} thresholds in all: nescio info shows them.")
 
 
 # --- score ----------------------------------------------------------------------------------------
@@ -204,6 +220,7 @@ def score(
             "except those of --ignore. Empty: none.",
         ),
     ] = None,
+    group_column: GroupColumn = None,
     nonfinite: Nonfinite = None,
     engine: Annotated[
         str,
@@ -228,7 +245,7 @@ def score(
         refuse_overwriting(output, Path(data), detector)
     loaded = load_detector(detector, nonfinite=nonfinite)
     columns = replace(
-        files.columns(keep=keep, detector=loaded),
+        files.columns(keep=keep, detector=loaded, group_column=group_column),
         keep_rest=keep is None or any(map(str.strip, keep)),  # --keep "" copies nothing
     )
     stream = OutputsStream(data, columns, from_probs=files.from_probs)
@@ -310,6 +327,7 @@ def explain(
     sample_id: Annotated[
         str | None, Option("--id", metavar="NAME", help="The id of the input to explain.")
     ] = None,
+    group_column: GroupColumn = None,
     nonfinite: Nonfinite = None,
     as_json: AsJson = False,
 ) -> None:
@@ -323,10 +341,12 @@ def explain(
     if row is not None and sample_id is not None:
         raise ParameterError("--row and --id both choose an input. Pass only one of them.")
     loaded = load_detector(detector, nonfinite=nonfinite)
-    outputs = read_outputs(data, **files.reading(detector=loaded))
+    outputs = read_outputs(data, **files.reading(detector=loaded, group_column=group_column))
+    groups = None if group_column is None else outputs.kept[GROUP]
     with error_context(data):
-        row = _row(loaded, outputs, row, sample_id)
-        reason = loaded.explain(outputs[[row]])[0]
+        row = _row(loaded, outputs, groups, row, sample_id)
+        group = None if groups is None else groups[[row]]
+        reason = loaded.explain(outputs[[row]], groups=group)[0]
     if as_json:
         print_json({"row": row} | reason.as_dict())
         return
@@ -336,12 +356,14 @@ def explain(
             say(f"\nThe part {alone.detector} alone, {how}: {alone}")
 
 
-def _row(detector: Detector, outputs: Outputs, row: int | None, sample_id: str | None) -> int:
+def _row(
+    detector: Detector, outputs: Outputs, groups: Any, row: int | None, sample_id: str | None
+) -> int:
     """Return the chosen row, or the most suspicious one."""
     if sample_id is None:
         if row is None:
             with working("scoring"):
-                return int(np.argmin(detector.decision_function(outputs)))
+                return int(np.argmin(detector.decision_function(outputs, groups=groups)))
         if not 0 <= row < len(outputs):
             raise InputError(f"there is no row {row}; the rows are 0 to {len(outputs) - 1}.")
         return row

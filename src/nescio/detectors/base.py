@@ -8,6 +8,7 @@ means more in-distribution) and, if it learns from data, `_learn` (from training
 from __future__ import annotations
 
 import json
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,9 +21,12 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
 
+from nescio._io.tables import GROUP
 from nescio._validation import Array, BoolArray, checked_choice, checked_share, to_numpy
 from nescio.calibration import (
+    CUSTOM,
     LABEL_COUNT,
+    TOP_LABEL,
     Calibration,
     Medians,
     Scores,
@@ -35,6 +39,7 @@ from nescio.detectors.inputs import Arrays, DetectorInput
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import (
     DetectorError,
+    GroupWarning,
     InputError,
     MissingInputError,
     NescioError,
@@ -231,10 +236,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             The share of in-distribution data to keep; by default the detector's own `tpr`.
         confidence : float, optional
             For example 0.99.
-        groups : "label_count" or array of shape (n_samples,), optional
+        groups : "label_count", "top_label" or array of shape (n_samples,), optional
             One threshold per group, so that every group keeps its share: by the number of labels
-            that the model predicts (logit above 0), or by the group names in an array, which
-            `predict` and `assess` then need too.
+            that the model predicts (logit above 0), by how frequent the most likely label is, or by
+            the group names in an array, which `predict` and `assess` then need too. For names that
+            have no threshold of their own, that of all samples holds, with a warning.
         from_probs : bool, optional
             As for `fit`.
         """
@@ -257,12 +263,15 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 groups = groups_at(counted, groups, len(counted))
             self.calibration_ = self._calibration_from(data, scores, share, confidence, groups)
             self.offset_ = self.calibration_.first.value
-            names = _groups_of(self.calibration_, data, groups)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", GroupWarning)  # given above
+                names = _groups_of(self.calibration_, data, groups)
             usable = ~np.isneginf(scores)
             terms = self.label_terms()
             self.medians_ = None
             if terms is not None and data.logits is not None:
-                self.medians_ = Medians.from_logits(terms, data.logits, usable, names)
+                groups = None if names is None else list(self.calibration_.thresholds)
+                self.medians_ = Medians.from_logits(terms, data.logits, usable, names, groups)
             inputs.warn_of_odd_logits(whole)
         return self
 
@@ -293,19 +302,20 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 return Calibration.from_scores(
                     scores, tpr=tpr, confidence=confidence, groups=groups
                 )
-            if groups != LABEL_COUNT:
+            if groups not in (LABEL_COUNT, TOP_LABEL):
                 raise ParameterError(
-                    f"groups must be {LABEL_COUNT!r} or an array with one group per sample, got "
-                    f"{groups!r}."
+                    f"groups must be {LABEL_COUNT!r}, {TOP_LABEL!r} or an array with one group per "
+                    f"sample, got {groups!r}."
                 )
-            counts = data.label_counts()
-            if counts is None:
+            if data.logits is None:
                 raise MissingInputError(
-                    f"groups={LABEL_COUNT!r} needs logits, and only "
+                    f"groups={groups!r} needs logits, and only "
                     f"{' and '.join(data.arrays.names)} were passed. Pass Outputs, which hold "
                     "both."
                 )
-            return Calibration.by_label_count(scores, counts, tpr=tpr, confidence=confidence)
+            return Calibration.from_logits(
+                scores, data.logits, groups, tpr=tpr, confidence=confidence
+            )
         except TooFewSamplesError as error:
             hints = [str(error)]
             if self.learns_from_held_out:
@@ -367,6 +377,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             inside = np.asarray(scores >= threshold)
         else:
             inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(scores)
+        kept = getattr(data.source, "kept", {})
+        if groups is not None:  # they become the column of this name
+            kept = {name: column for name, column in kept.items() if name != GROUP}
         return Assessment(
             scores,
             p_values,
@@ -374,7 +387,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             groups=names,
             ids=data.ids,
             index=data.index,
-            kept=getattr(data.source, "kept", {}),
+            kept=kept,
             calibration=self.calibration_ if fdr is None else None,
         )
 
@@ -616,11 +629,10 @@ def _groups_of(
     calibration: Calibration, data: DetectorInput, groups: Any
 ) -> NDArray[np.str_] | None:
     """Return the group of each sample; None if the calibration has no groups."""
-    by_count = calibration.by == LABEL_COUNT
     return calibration.group_names(
         len(data.arrays),
-        groups=None if by_count and isinstance(groups, str) else groups,
-        label_counts=data.label_counts() if by_count else None,
+        groups=groups if calibration.by == CUSTOM or not isinstance(groups, str) else None,
+        logits=data.logits,
     )
 
 

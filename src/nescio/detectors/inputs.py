@@ -27,7 +27,7 @@ from nescio._validation import (
     to_float,
     to_numpy,
 )
-from nescio.calibration import checked_groups
+from nescio.calibration import checked_groups, group_counts
 from nescio.errors import (
     ImplausibleValuesWarning,
     InputError,
@@ -152,10 +152,6 @@ class DetectorInput:
         """Which model gave the outputs and how images were prepared, if they say so."""
         manifest = self.manifest
         return {name: manifest[name] for name in _ABOUT_THE_MODEL if manifest.get(name) is not None}
-
-    def label_counts(self) -> Array | None:
-        """Return how many labels the model predicts for each sample; None without logits."""
-        return None if self.logits is None else np.asarray((self.logits > 0).sum(1))
 
 
 def read(
@@ -460,8 +456,11 @@ def counted_rows(
     bad = np.isneginf(scores)  # rows of NaN are not copies
     hashes[bad] = np.flatnonzero(bad)
     counted = np.ones(len(scores), np.bool_)
-    names = data.label_counts() if isinstance(groups, str) else groups
-    names = np.zeros(len(scores)) if names is None else checked_groups(names, len(scores))
+    names: Array = np.zeros(len(scores))
+    if groups is not None and not isinstance(groups, str):
+        names = checked_groups(groups, len(scores))
+    elif groups is not None and data.logits is not None:
+        names = group_counts(data.logits, groups)
     for name in np.unique(names):
         rows = np.flatnonzero(names == name)
         n, n_distinct = len(rows), 1 + int((np.diff(np.sort(hashes[rows])) > 0).sum())

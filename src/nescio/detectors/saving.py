@@ -116,6 +116,7 @@ def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
     return {
         "by": calibration.by,
         "edges": list(calibration.edges),
+        "ranks": list(calibration.ranks),
         "groups": [
             {
                 "name": name,
@@ -253,8 +254,11 @@ def _calibration_from_json(stored: Mapping[str, Any], scores: Array) -> Calibrat
         start = end
     if start != len(scores):
         raise ValueError("its calibration does not match its scores")
-    edges = tuple(checked_whole("edges", edge, minimum=0) for edge in stored["edges"])
-    return Calibration(thresholds, stored["by"], edges)
+    edges, ranks = (
+        tuple(checked_whole(name, number, minimum=0) for number in stored[name])
+        for name in ("edges", "ranks")
+    )
+    return Calibration(thresholds, stored["by"], edges, ranks)
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:

@@ -344,7 +344,7 @@ class _Scorer:
         warns = block.start == 0 and self.limit is None
         with error_context(block.place):
             data = outputs if warns else self._arrays(outputs)
-            verdicts = self.detector.assess(data, from_probs=False)
+            verdicts = self.detector.assess(data, groups=block.groups, from_probs=False)
         if self.limit is not None:
             inside = (verdicts.p_values > self.limit) & ~np.isneginf(verdicts.scores)
             verdicts = replace(verdicts, in_distribution=inside)

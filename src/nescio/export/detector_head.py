@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nescio.calibration import CUSTOM, LABEL_COUNT, Calibration
+from nescio.calibration import CUSTOM, TOP_LABEL, Calibration
 from nescio.detectors import Arrays, Detector, as_detector
 from nescio.detectors.base import require_calibration
 from nescio.errors import ExportError, MissingInputError, ShapeError
@@ -83,7 +83,7 @@ class DetectorHead(nn.Module):
     @property
     def needs(self) -> tuple[str, ...]:
         """What it takes: logits, one or several layers, or both."""
-        logits = "logits" in self.n_columns or self.verdict.by_count
+        logits = "logits" in self.n_columns or self.verdict.by is not None
         return (*(["logits"] if logits else []), *self.layers)
 
     @property
@@ -145,11 +145,11 @@ class VerdictModule(nn.Module):
         if calibration.by == CUSTOM:
             raise ExportError(
                 "the detector was calibrated by your own groups, which a graph cannot know. "
-                "Calibrate it without groups, or with groups='label_count', and export that."
+                "Calibrate it without groups, or with groups='label_count' or 'top_label'."
             )
         thresholds = list(calibration.thresholds.values())
         sizes = [threshold.n_samples for threshold in thresholds]
-        self.by_count = calibration.by == LABEL_COUNT
+        self.by = calibration.by
         table, starts, self.n_steps = search_table([part.limits for part in thresholds])
         self.register_buffer("table", table)
         self.register_buffer("starts", starts)
@@ -157,16 +157,19 @@ class VerdictModule(nn.Module):
         values = [threshold.value for threshold in thresholds]
         self.register_buffer("thresholds", torch.tensor(values, dtype=torch.float64))
         self.register_buffer("edges", torch.tensor(calibration.edges[1:], dtype=torch.int64))
+        self.register_buffer("ranks", torch.tensor(calibration.ranks, dtype=torch.int64))
 
     def forward(self, scores: Tensor, logits: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return p-values and verdicts of float64 scores; by label count, pass the logits too."""
+        """Return p-values and verdicts of float64 scores; with groups, pass the logits too."""
         # Of each row's group, or of the only group.
         start, size, threshold = (
             self.get_buffer(name) for name in ("starts", "sizes", "thresholds")
         )
-        if self.by_count:
+        if self.by is not None:
             assert logits is not None
             counts = (logits > 0).sum(1)  # (n_samples,)
+            if self.by == TOP_LABEL:
+                counts = self.get_buffer("ranks").index_select(0, logits.argmax(1))
             group = (counts[:, None] >= self.get_buffer("edges")).sum(1)
             start, size, threshold = (
                 values.index_select(0, group) for values in (start, size, threshold)

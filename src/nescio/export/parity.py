@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nescio._validation import Array, to_numpy
-from nescio.calibration import LABEL_COUNT
+from nescio.calibration import LABEL_COUNT, TOP_LABEL
 from nescio.detectors import Detector
 from nescio.errors import (
     ExportError,
@@ -301,9 +301,13 @@ def check_parity(
     # How far a score may be off: an infinite one not at all.
     margins = tolerance * np.maximum(1.0, np.abs(wanted.scores))
     eps = np.where(np.isfinite(wanted.scores), margins, 0.0)
-    # A logit that close to 0 may change the group of a row.
-    near_zero = (np.abs(expected.logits) <= tolerance).any(1)
-    certain = ~near_zero | (judge.calibration_.by != LABEL_COUNT)
+    # A logit that close to 0, or to the largest one, may change the group of a row.
+    certain: Any = np.ones(len(eps), np.bool_)
+    if judge.calibration_.by == LABEL_COUNT:
+        certain = ~(np.abs(expected.logits) <= tolerance).any(1)
+    elif judge.calibration_.by == TOP_LABEL:
+        nearly = expected.logits >= expected.logits.max(1, keepdims=True) - tolerance
+        certain = nearly.sum(1) == 1
     p_values = (graph["p_value"], wanted.p_values)
     names = wanted.groups
     low = judge.calibration_.p_values(wanted.scores - eps, names)

@@ -11,9 +11,11 @@ A threshold keeps either all of several tied scores or none of them.
 
 from __future__ import annotations
 
-from nescio.metrics.comparison import Comparison, Estimate, Evaluation, compare, evaluate
+from nescio.metrics.by_label import LabelRates, label_rates
+from nescio.metrics.comparison import Comparison, Evaluation, compare, evaluate
 from nescio.metrics.measures import (
     AurocDifference,
+    Estimate,
     aupr,
     aupr_ood_positive,
     auroc,
@@ -29,6 +31,7 @@ __all__ = [
     "Comparison",
     "Estimate",
     "Evaluation",
+    "LabelRates",
     "aupr",
     "aupr_ood_positive",
     "auroc",
@@ -38,5 +41,6 @@ __all__ = [
     "evaluate",
     "fpr_at_tpr",
     "fpr_at_tpr_ood_positive",
+    "label_rates",
     "mean_average_precision",
 ]

@@ -27,7 +27,15 @@ from nescio.errors import (
     TooFewSamplesError,
     error_context,
 )
-from nescio.metrics.measures import AurocDifference, Ranking, auroc, delong_test, intervals
+from nescio.metrics.by_label import LabelRates, SampleLabels, label_rates, sample_labels
+from nescio.metrics.measures import (
+    AurocDifference,
+    Estimate,
+    Ranking,
+    auroc,
+    delong_test,
+    intervals,
+)
 from nescio.outputs import Outputs
 from nescio.outputs.sets import Sets, read_sets
 
@@ -49,28 +57,6 @@ WORSE = (
 
 
 # --- one detector ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A measure and its bootstrap interval; `low` and `high` are None if there is no interval."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    def __float__(self) -> float:
-        return self.value
-
-    @property
-    def interval(self) -> str:
-        """The interval in per cent, such as "[91.16, 94.20]"; empty if there is none."""
-        if self.low is None or self.high is None:
-            return ""
-        return f"[{self.low * 100:.2f}, {self.high * 100:.2f}]"
-
-    def __str__(self) -> str:
-        return f"{self.value * 100:.2f} {self.interval}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -308,13 +294,40 @@ class Comparison(Result):
     lead: Mapping[str, Lead]  # by OOD set; without those on which all have the same AUROC
     skipped: Mapping[str, str]  # why a detector could not run on this data
     scores: Mapping[str, Scored]  # by detector: what the results were computed from
+    labels: SampleLabels  # of the ID samples
+    label_names: Sequence[str] | None
     sampled: Mapping[str, int] = field(default_factory=dict)
     """The number of rows of each file of which only a random sample was read."""
+
+    def by_label(self, detector: str, ood: str | None = None) -> LabelRates:
+        """Return the false alarms of a detector by label and, with an OOD set, the FPR.
+
+        The labels are the true ones or, if the ID data has none, the most likely one of each
+        sample. The threshold keeps `tpr` of the ID data.
+        """
+        scored = self.scores[detector]
+        return label_rates(
+            scored.id_scores,
+            self.labels.has,
+            None if ood is None else scored.ood_scores[ood],
+            tpr=next(iter(self.results.values()))[detector].tpr,
+            label_names=self.label_names,
+        )
 
     def ranked(self, ood: str) -> list[str]:
         """Return the detectors on one OOD set by AUROC, the highest first; ties by their FPR."""
         results = self.results[ood]
         return sorted(results, key=lambda n: (-results[n].auroc.value, results[n].fpr.value))
+
+    @property
+    def best(self) -> str:
+        """The detector with the highest mean AUROC over the OOD sets."""
+        return self._by_mean_auroc()[0]
+
+    def _by_mean_auroc(self) -> list[str]:
+        sets = list(self.results.values())
+        areas = {name: sum(results[name].auroc.value for results in sets) for name in sets[0]}
+        return sorted(areas, key=lambda name: -areas[name])
 
     @property
     def notes(self) -> dict[str, str]:
@@ -345,11 +358,7 @@ class Comparison(Result):
         return by_name(rows)
 
     def _view(self) -> View:
-        sets, shown = list(self.results.values()), list(self.results)[:_SHOWN_SETS]
-        areas = {
-            name: sum(results[name].auroc.value for results in sets) / len(sets) for name in sets[0]
-        }
-        names = sorted(areas, key=lambda name: -areas[name])
+        shown, names = list(self.results)[:_SHOWN_SETS], self._by_mean_auroc()
         drawn = names[:_CURVES]
         styles = {name: curve_style(number, name) for number, name in enumerate(drawn)}
         short = {name: cut(name, 32) for name in names}
@@ -366,6 +375,8 @@ class Comparison(Result):
             table[f"{blank}\nAUROC ↑"] = [f"{100 * r.auroc.value:.2f}" for r in results]
         sizes = {ood: next(iter(results.values())).n_ood for ood, results in self.results.items()}
         notes = [f"{cut(ood, 32)}: {cut(note, 160)}" for ood, note in self.notes.items()]
+        rates = self.by_label(names[0])
+        notes += [f"{cut(names[0], 32)}: {rates.summary()}"] if rates.suffering else []
         notes += [f"left out: {', '.join(self.skipped)}"] if self.skipped else []
         notes += [f"{name}: a sample of {n:,} rows" for name, n in self.sampled.items()]
         detectors = "1 detector" if len(names) == 1 else f"{len(names):,} detectors"
@@ -410,6 +421,10 @@ class Comparison(Result):
                 for rank, name in enumerate(self.ranked(ood), start=1)
             ],
             "lead": {ood: asdict(lead) for ood, lead in self.lead.items()},
+            "by_label": {
+                ood: {name: self.by_label(name, ood).as_dict() for name in results}
+                for ood, results in self.results.items()
+            },
             "notes": self.notes,
             "skipped": dict(self.skipped),
             "sampled": dict(self.sampled),
@@ -572,7 +587,8 @@ def compare_outputs(
             on_step(1)
         scores[name] = Scored(id_scores, by_ood)
     leads = {ood: lead for ood in results if (lead := find_lead(ood, scores)) is not None}
-    return Comparison(results, leads, skipped, scores)
+    labels = sample_labels(id_outputs)
+    return Comparison(results, leads, skipped, scores, labels, id_outputs.label_names)
 
 
 def check_same_labels(id_outputs: Outputs, other_outputs: Mapping[str, Outputs | None]) -> None:

@@ -40,6 +40,28 @@ _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """A measure and its bootstrap interval; `low` and `high` are None if there is no interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __float__(self) -> float:
+        return self.value
+
+    @property
+    def interval(self) -> str:
+        """The interval in per cent, such as "[91.16, 94.20]"; empty if there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"[{self.low * 100:.2f}, {self.high * 100:.2f}]"
+
+    def __str__(self) -> str:
+        return f"{self.value * 100:.2f} {self.interval}".rstrip()
+
+
+@dataclass(frozen=True)
 class Ranking:
     """The positions of sorted ID scores among sorted OOD scores, and of tied scores.
 

@@ -23,7 +23,15 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 
 from nescio._io.files import MANY, Files, as_ids, find_files, to_values
 from nescio._io.frames import read_frame
-from nescio._io.tables import MATRICES, Columns, TableFiles, content, label_content
+from nescio._io.tables import (
+    GROUP,
+    MATRICES,
+    Columns,
+    TableFiles,
+    content,
+    label_content,
+    matching_names,
+)
 from nescio._io.tensors import FileKind, Stacked, decode_tensors, read_tensors, verify_checksum
 from nescio._validation import Array, check_logits, is_frame
 from nescio.errors import (
@@ -137,8 +145,17 @@ class Block:
     def kept(self) -> dict[str, Any]:
         """The kept columns, as arrays or, with their types, as columns of pyarrow."""
         if isinstance(self.rows, Outputs):
-            return dict(self.rows.kept)
+            return {name: self.rows.kept[name] for name in self.stream.kept_names}
         return {name: self.rows.column(name) for name in self.stream.roles.kept}
+
+    @property
+    def groups(self) -> Array | None:
+        """The groups, if the column that holds them was named."""
+        if not self.stream.has_groups:
+            return None
+        if isinstance(self.rows, Outputs):
+            return self.rows.kept[GROUP]
+        return np.array(as_ids(self.rows.column(self.stream.roles.group)))
 
     def take(self, rows: Array) -> Outputs:
         """Return some of the rows as outputs, with ids and kept columns."""
@@ -177,6 +194,8 @@ class OutputsStream:
         The columns that are kept.
     ignored : list of str
         The columns that are ignored.
+    has_groups : bool
+        Whether `columns` named the column of the groups.
     n_labels, label_names
         Of the first block, once it has been read.
     """
@@ -192,6 +211,7 @@ class OutputsStream:
         files = address if isinstance(address, Files) else find_files(address)
         self.address = files.address
         self.from_probs = from_probs
+        self.has_groups = columns.group_column is not None
         self.n_labels: int | None = None
         self.label_names: tuple[str, ...] | None = None
         self.ignored: list[str] = []
@@ -209,7 +229,10 @@ class OutputsStream:
                 self._row_bytes = self._table.row_bytes
             else:
                 self._whole = self._read_arrays(files, columns, verify)
-                self.n_rows, self.kept_names = len(self._whole), tuple(self._whole.kept)
+                self.n_rows = len(self._whole)
+                self.kept_names = tuple(
+                    name for name in self._whole.kept if not (self.has_groups and name == GROUP)
+                )
                 self._row_bytes = _row_bytes(self._whole)
         self.block_rows = _rows_per_block(self._row_bytes)
         self.n_blocks = math.ceil(self.n_rows / self.block_rows)
@@ -221,6 +244,11 @@ class OutputsStream:
                 f"tables: {', '.join(TABLES)} files."
             )
         whole = self.outputs(read_arrays(files, verify=verify))
+        if columns.group_column is not None:
+            kept = dict(whole.kept)
+            (name,) = matching_names([columns.group_column], list(kept), "group_column")
+            kept[GROUP] = kept.pop(name)
+            whole = replace(whole, kept=kept)
         if columns.labels is None:
             return whole
         return whole.select_labels(columns.chosen(whole.label_names or ()))
