@@ -49,8 +49,7 @@ from typing import Any
 class NescioError(Exception):
     """Base class of all errors that nescio raises deliberately.
 
-    The arguments are what is wrong, `reason`, and optionally what to do about it in Python or on
-    the command line, which the service does not tell its clients.
+    Its arguments: what is wrong and, optionally, what to do in Python or on the command line.
     """
 
     @property

@@ -219,6 +219,12 @@ def test_probabilities_are_refused_unless_they_are_said_to_be_some(kind, client,
     assert "look like probabilities" in answer.json()["detail"]
     assert "?from_probs=true" in answer.json()["detail"]
     assert score(service, body, kind, from_probs="false").status_code == 200
+    # One row does not tell, but some rows in a row do.
+    rows = [{"logits": [row]} for row in probs.tolist()]
+    statuses = [service.post("/v1/score", json=row).status_code for row in rows]
+    assert statuses == [200] * 12 + [422] * 8
+    assert service.post("/v1/score", json={"logits": [[-1, 0.5, 0.2, 0.1]]}).status_code == 200
+    assert service.post("/v1/score", json=rows[0]).status_code == 200
     answer = score(service, body, kind, accept=JSON, from_probs="true")
     expected = ns.load(file).assess(ns.scores.logits_from_probs(probs))
     assert answer.json()["score"] == expected.scores.tolist()

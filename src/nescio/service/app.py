@@ -94,7 +94,8 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     body = await service.limits.read(request)
     # Of safetensors, only the header is decoded.
     n_bytes = len(body) if kind == api.JSON else len(body) // 16
-    outputs = await service.coding(n_bytes, decode_outputs, kind, body, query.from_probs)
+    how = kind, body, query.from_probs, engine.check_logits
+    outputs = await service.coding(n_bytes, decode_outputs, *how)
     request.result = result = await service.verdicts(engine, outputs)
     if query.explain:
         columns: dict[str, Any] = verdict_columns(result.assessment)
@@ -226,7 +227,7 @@ async def readyz(service: Service, request: Request, query: api.NoQuery) -> Answ
     return Answer(b'{"status":"ready"}')
 
 
-@api.Operation("GET", "/metrics", {api.METRICS: None})
+@api.Operation("GET", "/metrics", {api.METRICS: str})
 async def metrics(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Metrics for Prometheus.
 

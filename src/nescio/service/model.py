@@ -19,7 +19,7 @@ from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
-from nescio.service.requests import TooLargeError
+from nescio.service.requests import LogitsCheck, TooLargeError
 from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Settings
 
 logger = logging.getLogger("nescio.service")
@@ -49,6 +49,7 @@ class Model:
         if not isinstance(runner, OnnxRunner):
             raise ParameterError(f"{settings.model} is not an ONNX file.")
         _check_width(runner, detector)
+        self._check_logits = LogitsCheck()
         self.tokenizer = runner.tokenizer
         if self.tokenizer is not None and self.tokenizer.max_tokens is None:
             raise ParameterError(
@@ -127,7 +128,10 @@ class Model:
     def outputs(self, inputs: Mapping[str, Array]) -> Outputs:
         """Run the model on all inputs at once."""
         try:
-            return self.wrapped.outputs(inputs, batch_size=n_rows(inputs))
+            outputs = self.wrapped.outputs(inputs, batch_size=n_rows(inputs))
+            if self.wrapped.runner.from_probs is None:
+                self._check_logits(outputs.logits)
+            return outputs
         except ProbabilitiesError as error:
             raise ProbabilitiesError(
                 f"the outputs of the model: {error.reason} If it returns probabilities, whoever "

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nescio._version import __version__
 from nescio.models.images import Preprocessing
-from nescio.monitor.martingale import Change
+from nescio.monitor import Change, Window
 from nescio.service.settings import MAX_EXPLAINED
 
 JSON = "application/json"
@@ -26,8 +26,8 @@ IMAGES = (  # the last is any of them, for clients that know no type of images
     "application/octet-stream",
 )
 PROBLEM = "application/problem+json"
-SVG = "image/svg+xml"
 METRICS = "text/plain; version=0.0.4"
+_BINARY = {"type": "string", "format": "binary"}
 
 
 # --- queries and bodies -------------------------------------------------------------------------
@@ -233,18 +233,6 @@ class ChartOf(Struct):
     svg: str
 
 
-class WindowReport(Struct):
-    """How many of some successive inputs were flagged, and the expected share."""
-
-    start: int
-    n: int
-    flagged: int
-    share: float
-    low: float
-    high: float
-    outside: bool
-
-
 class Acknowledged(Struct):
     """An alarm that was acknowledged."""
 
@@ -271,8 +259,8 @@ class MonitorReport(Struct):
     trace: Annotated[
         list[tuple[int, float]], Meta(description="Numbers of inputs, and the evidence after them.")
     ]
-    windows: list[WindowReport]
-    open_window: WindowReport | None
+    windows: list[Window]
+    open_window: Window | None
     n_windows: int
     n_outside: int
     acknowledged: Annotated[list[Acknowledged], Meta(description="The latest ones, oldest first.")]
@@ -317,7 +305,7 @@ class Operation(Struct):
 
     method: str
     path: str
-    answer: dict[str, Any]  # a type by format; None is binary or text
+    answer: dict[str, Any]  # a type by format; None is binary
     query: type[Struct] = NoQuery
     body: dict[str, Any] = {}
     example: dict[str, Any] | None = None
@@ -398,7 +386,7 @@ def make_document() -> bytes:
 def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     def content(types: dict[str, Any]) -> dict[str, Any]:
         return {
-            name.partition(";")[0]: {"schema": _not_json(name) if kind is None else refs[str(kind)]}
+            name.partition(";")[0]: {"schema": _BINARY if kind is None else refs[str(kind)]}
             for name, kind in types.items()
         }
 
@@ -429,10 +417,3 @@ def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     if not operation.public:  # the token is optional: a service may have none
         described["security"] = [{"token": []}, {}]
     return described
-
-
-def _not_json(media_type: str) -> dict[str, Any]:
-    """Return the schema of a body that is not JSON."""
-    if media_type in (SVG, METRICS):
-        return {"type": "string"}
-    return {"type": "string", "format": "binary"}

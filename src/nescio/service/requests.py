@@ -10,7 +10,8 @@ import functools
 import itertools
 import re
 import uuid
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -24,7 +25,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from nescio._io.tensors import decode_tensors, encode_tensors
-from nescio._validation import Array, check_logits
+from nescio._validation import ENOUGH_VALUES, Array, check_logits
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import FileFormatError, InputError, ProbabilitiesError
 from nescio.outputs import Outputs
@@ -244,14 +245,33 @@ def _check_arrays(arrays: Collection[str]) -> None:
 # --- bodies -------------------------------------------------------------------------------------
 
 
-def decode_outputs(kind: str, data: bytes, from_probs: bool | None = None) -> Outputs:
+class LogitsCheck:
+    """Rejects probabilities. Requests that are too small to tell are checked with earlier ones."""
+
+    def __init__(self) -> None:
+        self._earlier: deque[float] = deque(maxlen=ENOUGH_VALUES)
+
+    def __call__(self, logits: Array) -> None:
+        """Raise a `ProbabilitiesError` if these are not logits."""
+        if logits.size < ENOUGH_VALUES:
+            self._earlier.extend(logits.ravel().tolist())
+            logits = np.array([self._earlier])
+        check_logits(logits)
+
+
+def decode_outputs(
+    kind: str,
+    data: bytes,
+    from_probs: bool | None = None,
+    check: Callable[[Array], None] = check_logits,
+) -> Outputs:
     """Return the outputs in a body of JSON or safetensors; `from_probs` is that of detectors."""
     outputs = _tensor_outputs(data) if kind == SAFETENSORS else _json_outputs(data)
     if from_probs:
         return replace(outputs, logits=logits_from_probs(outputs.logits))
     if from_probs is None:
         try:
-            check_logits(outputs.logits)
+            check(outputs.logits)
         except ProbabilitiesError as error:
             raise ProbabilitiesError(
                 f"{error.reason} To send probabilities, add ?from_probs=true to the "

@@ -32,7 +32,7 @@ from nescio.outputs.outputs import match_labels
 from nescio.service.images import Decoders
 from nescio.service.model import WORK_AT_ONCE, Model
 from nescio.service.openapi import DetectorDescription, PartShare
-from nescio.service.requests import Request, RequestLimits, TooLargeError
+from nescio.service.requests import LogitsCheck, Request, RequestLimits, TooLargeError
 from nescio.service.settings import MAX_EXPLAINED, Settings
 from nescio.service.traffic import Metrics, Traffic, logger, stored_monitor
 
@@ -73,6 +73,7 @@ class Engine:
                 "does not know. Calibrate it without groups or by label count."
             )
         self.model = None if settings.model is None else Model(settings, self.detector)
+        self.check_logits = LogitsCheck()
         self.label_names = self.detector.label_names_
         if self.model is not None:
             self.label_names = self.model.wrapped.label_names
@@ -135,9 +136,7 @@ class Engine:
         """Return what clients may want to know."""
         detector, calibration = self.detector, self.calibration
         first = calibration.first
-        stems = [
-            Path(path).stem for path in (settings.model, settings.detector) if path is not None
-        ]
+        stems = [Path(path).stem for path in (settings.model, settings.detector) if path]
         return DetectorDescription(
             name=next((stem for stem in stems if stem != "model"), stems[-1]),
             detector=detector.name,
