@@ -25,7 +25,7 @@ def test_a_stream_like_the_calibration_data_raises_no_alarm(client, some_logits)
     assert result["n_watched"] == result["monitor"]["n_samples"] == 3000
     assert result["monitor"]["alarm"] is False
     chart = service.get("/v1/traffic?charts=600").json()["charts"][0]
-    assert chart["text"] == "of the latest 2,000 of 3,000 inputs, oldest first"
+    assert chart["text"] == "of the latest 2,000 of 3,000 inputs, oldest first; times in UTC"
 
 
 def test_a_stream_that_has_shifted_raises_an_alarm(client, some_logits):

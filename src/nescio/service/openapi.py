@@ -21,10 +21,9 @@ from nescio.service.settings import MAX_EXPLAINED
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 FORMATS = (JSON, SAFETENSORS)
-IMAGES = (  # the last is any of them, for clients that know no type of images
-    *("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff"),
-    "application/octet-stream",
-)
+# The last is any of them, for clients that know no types of images.
+_SUBTYPES = ("jpeg", "png", "webp", "gif", "bmp", "tiff")
+IMAGES = (*(f"image/{subtype}" for subtype in _SUBTYPES), "application/octet-stream")
 PROBLEM = "application/problem+json"
 METRICS = "text/plain; version=0.0.4"
 _BINARY = {"type": "string", "format": "binary"}

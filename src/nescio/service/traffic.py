@@ -216,7 +216,7 @@ class Traffic:
             name=f"p-values of the latest {n} inputs, {n_flagged} of them flagged.",
             width=width,
             height=240,
-            x_label="time of arrival, UTC",
+            y_label="p-value",
             x_ticks=[
                 (row, time.strftime("%H:%M:%S", time.gmtime(times[row])))
                 for row in sorted({n // 12, n // 2, n - 1 - n // 12})
@@ -226,7 +226,7 @@ class Traffic:
             rows = np.flatnonzero(inside if kind == "dots in" else ~inside)
             chart.scatter(rows, p_values[rows], kind, shape)
         chart.rule(y=self._allowed, text=f"flagged below {short(self._allowed)}")
-        text = f"of the latest {n:,} of {self.n_watched:,} inputs, oldest first"
+        text = f"of the latest {n:,} of {self.n_watched:,} inputs, oldest first; times in UTC"
         return "p-values", text, chart.draw()
 
     def collect(self) -> Iterator[Metric]:
