@@ -25,7 +25,7 @@ from pathlib import Path
 from PIL import Image
 
 from nescio.detectors import JointEnergy, load
-from nescio.lab.report.monitor_page import draw_monitor
+from nescio.lab.report import draw_monitor
 from nescio.monitor import Monitor
 from nescio.outputs import Outputs
 
@@ -39,11 +39,13 @@ WIDTH = 1000
 NARROW = 760
 # What the report is cut into: its parts by their address in the page.
 REPORT = {
-    "report-top": ["#verdicts > p:not(.aside)", "#verdicts > .card"],
+    "report-top": ["#verdicts > h2", "#verdicts > p:not(.aside)", "#verdicts > .sentences"],
+    "report-suspicious": ["#verdicts-suspicious"],
     "report-roc-densities": ["#id0-ood0 figure"],
+    "report-alarms": ["#verdicts-alarms"],
     "report-cases": ["#id0-cases > h3", "#id0-cases .gallery:first-of-type"],
 }
-DARK = {"report-dark": ["#id0-labels"]}
+DARK = {"report-dark": ["#verdicts-scores"]}
 
 
 def box(page: Browser, selectors: Sequence[str]) -> dict[str, float]:

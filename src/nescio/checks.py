@@ -318,18 +318,9 @@ def _expect(error: type[NescioError], call: Callable[..., object], *arguments: o
     raise AssertionError(f"expected {error.__name__}, but nothing was raised")
 
 
-CHECKS: tuple[Callable[[Detector], None], ...] = (
-    check_says_what_it_is,
-    check_scores_one_number_per_sample,
-    check_samples_are_independent,
-    check_arrays_and_outputs_agree,
-    check_input_is_left_alone,
-    check_can_be_cloned,
-    check_refuses_before_calibration,
-    check_keeps_the_promised_share,
-    check_calibrates_on_data_that_it_has_not_learned_from,
-    check_survives_saving,
-    check_explains_or_refuses,
-    check_refuses_bad_input,
-    check_can_mark_bad_rows_as_out,
+CHECKS: tuple[Callable[[Detector], None], ...] = tuple(
+    function
+    for name, function in list(globals().items())
+    if name.startswith("check_") and function is not check_detector
 )
+"""All of them, in the order of their definitions."""

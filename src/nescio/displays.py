@@ -25,18 +25,10 @@ __all__ = ["RocDisplay", "ScoreHistogramDisplay"]
 
 
 class Display:
-    """A figure that can be drawn on axes.
+    """A figure that can be drawn on axes."""
 
-    Attributes
-    ----------
-    ax_ : matplotlib Axes
-        The axes of the last `plot`.
-    figure_ : matplotlib Figure
-        Its figure.
-    """
-
-    ax_: Any
-    figure_: Any
+    ax_: Any  # of the last `plot`
+    figure_: Any  # its figure
     _legend_title: ClassVar[str | None] = None
 
     def plot(self, ax: Any = None) -> Self:

@@ -263,10 +263,16 @@ class Reason(Result):
 
     def summary(self) -> str:
         """Return one line: the largest term next to the usual one, or the most telling part."""
-        if self.parts:
-            return self._parts_summary()
         if self.ranges:
             return self._ranges_summary()
+        if self.parts:
+            first = self.parts[0]
+            if math.isnan(first.p_value):
+                return "It has values that the detector cannot use: NaN or infinity."
+            return (
+                f"{first.detector} has {first.share:.0%} of the evidence against it: its score of "
+                f"{first.score:.5g} has the p-value {first.p_value:.2g}."
+            )
         bad = [label.label for label in self.labels if math.isnan(label.term)]
         if bad:
             return f"Its logits hold NaN or infinity: {', '.join(bad[:_SHOWN_LABELS])}."
@@ -274,15 +280,6 @@ class Reason(Result):
         return (
             f"Its largest {self.term} is {top.term:.3g} ({top.label}); "
             f"the median over in-distribution inputs is {top.rank_median:.3g}."
-        )
-
-    def _parts_summary(self) -> str:
-        first = self.parts[0]
-        if math.isnan(first.p_value):
-            return "It has values that the detector cannot use: NaN or infinity."
-        return (
-            f"{first.detector} has {first.share:.0%} of the evidence against it: its score of "
-            f"{first.score:.5g} has the p-value {first.p_value:.2g}."
         )
 
     def _ranges_summary(self) -> str:

@@ -357,7 +357,7 @@ def joint_energy_direct(rows: Array, work: FloatArray, result: FloatArray) -> No
     np.exp(rows, out=work, dtype=work.dtype)
     np.log1p(work, out=work)
     _sum_rows(work, result)
-    _redo_overflow(rows, result)
+    _redo(rows, result, _softplus)
 
 
 def joint_energy_by_products(rows: Array, work: FloatArray, result: FloatArray) -> None:
@@ -378,7 +378,7 @@ def joint_energy_by_products(rows: Array, work: FloatArray, result: FloatArray) 
     if whole < n_labels:
         total += np.log1p(_products(rows[:, whole:].T, work))
     result[:] = total
-    _redo_overflow(rows, result)
+    _redo(rows, result, _softplus)
 
 
 def _products(labels: Array, work: FloatArray) -> FloatArray:
@@ -405,11 +405,7 @@ def _logit_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
     """Sum the logits that are not -inf."""
     np.copyto(work, rows)
     _sum_rows(work, result)
-    masked = np.flatnonzero(~np.isfinite(result))
-    if masked.size:
-        again = np.empty(len(masked), result.dtype)
-        _sum_rows(np.where(np.isneginf(work[masked]), 0, work[masked]), again)
-        result[masked] = again
+    _redo(rows, result, lambda f: np.where(np.isneginf(f), 0, f))
 
 
 def _prob_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
@@ -444,13 +440,13 @@ def _sum_rows(work: FloatArray, result: FloatArray) -> None:
         result[:] = work.sum(1, dtype=np.float64)
 
 
-def _redo_overflow(rows: Array, result: FloatArray) -> None:
-    """Compute rows in which exp overflowed again, in the form that cannot overflow."""
-    overflown = np.flatnonzero(~np.isfinite(result))
-    if overflown.size:
-        again = np.empty(len(overflown), result.dtype)
-        _sum_rows(_softplus(np.ascontiguousarray(rows[overflown], dtype=result.dtype)), again)
-        result[overflown] = again
+def _redo(rows: Array, result: FloatArray, terms: Callable[[FloatArray], FloatArray]) -> None:
+    """Sum the rows that overflowed or have masked labels again, in a form that is safe for them."""
+    unsafe = np.flatnonzero(~np.isfinite(result))
+    if unsafe.size:
+        again = np.empty(len(unsafe), result.dtype)
+        _sum_rows(terms(np.ascontiguousarray(rows[unsafe], dtype=result.dtype)), again)
+        result[unsafe] = again
 
 
 @functools.cache
@@ -541,7 +537,7 @@ TERMS: dict[str, Term] = {
 
 def _labelwise(logits: ArrayT, term: Term) -> ArrayT:
     if is_torch(logits):
-        return cast(ArrayT, term.torch_each(_widened(logits)))
+        return cast(ArrayT, term.torch_each(widened(logits)))
     values = _float_values(logits)
     with np.errstate(all="ignore"):
         return cast(ArrayT, term.each(values.astype(accumulator(values.dtype), copy=False)))
@@ -580,13 +576,13 @@ def _aggregate_tensor(
         raise InputError(f"logits must be real numbers, got a tensor of {logits.dtype}.")
     if _takes_numpy_kernel(logits):
         return sys.modules["torch"].from_numpy(_aggregate(to_numpy(logits), kernel, formula, k))
-    wide = _widened(logits)
+    wide = widened(logits)
     if k is not None and k < wide.shape[1]:
         wide = wide.topk(k, dim=1, sorted=False).values
     return formula(wide)
 
 
-def _widened(tensor: Any) -> Any:
+def widened(tensor: Any) -> Any:
     """Return 16-bit tensors in float32, integers in float64, and others unchanged."""
     if not tensor.is_floating_point():
         return tensor.double()
@@ -621,6 +617,11 @@ def _has_memory(tensor: Any) -> bool:
 def exp(x: Any) -> Any:
     """Return e to the power of each value."""
     return x.exp() if is_torch(x) else np.exp(x)
+
+
+def log(x: Any) -> Any:
+    """Return the natural logarithm of each value."""
+    return x.log() if is_torch(x) else np.log(x)
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:

@@ -185,7 +185,7 @@ def refitted(train, check=None, *, hidden=False):
 @pytest.mark.parametrize("hidden", [False, True])
 def test_a_refitted_head_learns_its_labels(hidden):
     test = labelled(300, seed=3, arrays={"odin_max": np.zeros((300, 8))})
-    outputs = refitted(labelled(400), hidden=hidden).outputs(test)
+    outputs = refitted(labelled(400), hidden=hidden)(test)
     assert mean_average_precision(test.labels[:, KEPT], outputs.logits) > 0.9
     assert np.array_equal(outputs.labels, test.labels[:, KEPT])
     assert outputs.features is test.features
@@ -199,10 +199,10 @@ def test_a_refitted_head_learns_its_labels(hidden):
 def test_other_layers_are_kept_and_the_old_penultimate_layer_is_not():
     arrays = {"early": np.ones((50, 3)), "penultimate": np.ones((50, 2))}
     test = labelled(50, seed=3, head=None, arrays=arrays, manifest={"layers": ["early"]})
-    outputs = refitted(labelled(200), hidden=True).outputs(test)
+    outputs = refitted(labelled(200), hidden=True)(test)
     assert outputs.arrays["early"] is test.arrays["early"]
     assert outputs.arrays["penultimate"].shape[1] > 2
-    assert list(refitted(labelled(200)).outputs(test).arrays) == ["early"]
+    assert list(refitted(labelled(200))(test).arrays) == ["early"]
 
 
 def test_features_of_any_scale_are_learned():
@@ -215,13 +215,13 @@ def test_features_of_any_scale_are_learned():
         features = np.column_stack([outputs.features * scale + 1e4, np.full(len(outputs), 7.0)])
         return replace(outputs, features=features, head=None)
 
-    logits = refitted(moved(train), moved(check)).outputs(moved(test)).logits
-    np.testing.assert_allclose(logits, refitted(train).outputs(test).logits, atol=0.1)
+    logits = refitted(moved(train), moved(check))(moved(test)).logits
+    np.testing.assert_allclose(logits, refitted(train)(test).logits, atol=0.1)
 
 
 def test_a_label_that_is_never_there_gets_low_logits():
     train = labelled(400)
     train.labels[:, 2] = 0
-    logits = refitted(train).outputs(labelled(100, seed=3)).logits
+    logits = refitted(train)(labelled(100, seed=3)).logits
     assert np.isfinite(logits).all()
     assert logits[:, KEPT.index(2)].max() < -2

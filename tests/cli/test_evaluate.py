@@ -158,9 +158,71 @@ def test_a_report_of_ones_own_outputs(succeeds, fails, small_run, tmp_path):
     page = target.read_text("utf-8")
     assert "<title>Of my own" in page
     assert "it learns from data: pass training outputs" in page
+    assert "On mine against other, default (joint_energy) lets" in page  # of few inputs
     assert "NAME must be one of mine, other" in fails(
         *("report", *inputs, "--images", "third=.", "-o", target, "--force"),
     )
+
+
+def test_a_report_without_ood_data(succeeds, fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name, n, shift in (("earlier", 400, 0), ("new", 300, -3), ("few", 20, 0)):
+        lines = [",".join(f"{x:.4f}" for x in row) for row in rng.normal(shift, 3, (n, 4))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,c,d", *lines]))
+    page = tmp_path / "report.html"
+    report = ("report", "-o", page, "--force")
+    succeeds(*report, "--id", "earlier.csv")
+    text = page.read_text("utf-8")
+    assert "<title>Report on earlier</title>" in text
+    assert "The other half (200) calibrated the detector" in text
+    assert "This is <b>as promised</b>" in text
+    succeeds(*report, "--id", "new.csv", "--held-out", "earlier.csv")
+    text = page.read_text("utf-8")
+    assert "default (combined)" in text
+    assert "This is <b>more than promised</b>" in text
+    assert "The other half" not in text
+    succeeds("calibrate", "earlier.csv", "-d", "max_logit", "-o", "tagger.nescio")
+    succeeds(*report, "--id", "new.csv", "--detector", "tagger.nescio")
+    text = page.read_text("utf-8")
+    assert "tagger (max_logit)" in text
+    assert "These inputs do not look like the calibration data" in text
+    assert "files.detector</th><td>&#34;tagger.nescio&#34;" in text
+    assert "pass more rows, or a calibrated detector (--detector)" in fails(
+        *report, "--id", "few.csv"
+    )
+    assert "there is no file" in fails(*report, "--id", "new.csv", "--detector", "none.nescio")
+
+
+def test_a_report_by_groups(succeeds, fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name, n in (("earlier", 600), ("new", 200)):
+        rows = [f"{'ab'[row % 2]},text {row}," + ",".join(f"{x:.4f}" for x in values)
+                for row, values in enumerate(rng.normal(0, 3, (n, 4)))]  # fmt: skip
+        (tmp_path / f"{name}.csv").write_text("\n".join(["site,review,p,q,r,s", *rows]))
+    columns = ("--labels", "p,q,r,s", "--group-column", "site")
+    succeeds("calibrate", "earlier.csv", *columns, "-o", "sites.nescio")
+    report = ("report", "--id", "new.csv", "-o", "r.html", "--labels", "p,q,r,s")
+    by_site = ("--detector", "sites.nescio", "--group-column", "site", "--text-column", "review")
+    succeeds(*report, *by_site)
+    assert "of 200 inputs" in (tmp_path / "r.html").read_text("utf-8")
+    assert "--group-column" in fails(*report, "--force", "--detector", "sites.nescio")
+    assert "needs a detector calibrated by it" in fails(*report, "--force", *by_site[2:])
+
+
+def test_a_saved_detector_is_compared_as_it_is(succeeds, outputs, tmp_path):
+    """It has learned already, and needs no training data again."""
+    files = dict(zip(outputs[::2], outputs[1::2], strict=True))
+    train, held_out = files["--train"], files["--held-out"]
+    succeeds("calibrate", held_out, "--train", train, "-d", "knn(k=3)", "-o", "knn.nescio")
+    labelled(seed=5).save("test.safetensors")
+    labelled(seed=6).save("other.safetensors")
+    sets = ("--id", "test.safetensors", "--ood", "other.safetensors")
+    succeeds("report", *sets, "--detector", "knn.nescio", "-o", "r.html")
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert re.search(r"knn \(knn\) lets \S+ % through \(\w+\), joint_energy lets", page)
+    assert "<code>knn</code>: it learns from data" in page  # the plain one cannot run
 
 
 WRONG = {
@@ -197,7 +259,7 @@ def test_the_texts_of_a_table_are_shown(succeeds, fails, tmp_path):
     assert '<p class="text" dir="auto">other text ' in target.read_text("utf-8")
     assert "reviews" in fails(*report, "--text-column", "reviews", "-o", target, "--force")
     err = fails("report", tmp_path, "--text-column", "review", "-o", tmp_path / "r.html")
-    assert "or --id and --ood with their options" in err
+    assert "or --id with its options" in err
 
 
 def test_a_narrow_terminal_still_shows_the_names(here, nescio, monkeypatch):

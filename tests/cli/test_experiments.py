@@ -131,11 +131,15 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
     assert "one seed" in out
     assert "Chosen: joint energy, the similarity" in out
     assert "combined lets through " in out
+    assert "of ordinary inputs are flagged although nothing is wrong" in out
     assert "in hindsight" in out
     assert f"Report, with pictures: {folder / 'report.html'}" in out
     page = (folder / "report.html").read_text("utf-8")
-    assert page.count("data:image/jpeg;base64,") >= 4 * 6
-    assert page.index("combined lets through ") < page.index('id="summary"')
+    assert page.count("data:image/jpeg;base64,") >= 4 * 3
+    assert "unseen digits (should be flagged)" in page.partition('id="summary"')[0]
+    # The chosen detector leads, then joint energy.
+    assert re.search(r"combined lets \S+ % through \(\w+\), joint_energy lets", page)
+    assert re.search(r'class="is-first"[^>]*>\s*<th scope="row" data-value="combined"', page)
     tries = [line for line in out.splitlines() if line[:2] == "  " and "nescio " in line]
     commands = [line.split("nescio ", 1)[1] for line in tries]
     for command in commands[:2]:

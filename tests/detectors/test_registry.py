@@ -14,7 +14,7 @@ MODULE = "fixtures.own_detectors"
     ("name", "message"),
     [
         ("nowhere.at:All", "cannot import 'nowhere.at'"),
-        (f"{MODULE}:Nothing", "has no class 'Nothing'"),
+        (f"{MODULE}:Nothing", "has no 'Nothing'"),
         (f"{MODULE}:clone", "expected a class that derives from nescio.Detector"),
         ("max_logits", "Did you mean max_logit?"),
         ("JointEnergy", "Did you mean joint_energy?"),

@@ -18,11 +18,16 @@ from fixtures.export import (
     some_logits,
     whole_outputs,
 )
-from nescio.export import DetectorHead, scorers
+from nescio.detectors.features import FeatureDetector
+from nescio.export import DetectorHead, detector_head
+from nescio.export.detector_head import SCORES
 from nescio.export.parity import check_parity
-from nescio.export.scorers import SCORES
 
-TRACEABLE = [name for name, kind in ns.DETECTORS.items() if kind.traceable]
+OF_FEATURES = {name for name, kind in ns.DETECTORS.items() if issubclass(kind, FeatureDetector)}
+TRACEABLE = [
+    name for name in ns.DETECTORS if ns.DETECTORS[name].traceable and name not in OF_FEATURES
+]
+EXPORTED = {*SCORES, *(name for name, kind in ns.DETECTORS.items() if kind.traceable), "combined"}
 # These call the same kernel; the last step of max_energy and max_prob rounds differently.
 SAME_TO_THE_LAST_BIT = set(ns.scores.SCORES) - {"max_energy", "max_prob"}
 REFUSED = ("odin", "mahalanobis_perturbed", "lof", "isolation_forest")
@@ -55,7 +60,7 @@ def same(assessment, outputs):
 
 
 def test_every_detector_is_exported_or_says_why_not():
-    assert set(ns.DETECTORS) == {*TRACEABLE, *SCORES, "combined", *REFUSED}
+    assert set(ns.DETECTORS) == {*EXPORTED, *REFUSED}
 
 
 @pytest.mark.parametrize("groups", [None, "label_count"])
@@ -97,7 +102,7 @@ def test_a_combination_that_cannot_be_exported_says_why():
 def test_a_large_bank_is_refused(kind, monkeypatch):
     detector, outputs = of_features(kind())
     assert DetectorHead(detector)(*map(torch.from_numpy, (outputs.logits, outputs.features)))
-    monkeypatch.setattr(scorers, "_LARGEST_BANK", 100 * 9 * 4)
+    monkeypatch.setattr(detector_head, "_LARGEST_BANK", 100 * 9 * 4)
     with pytest.raises(ExportError, match=r"its 200 training samples .* with bank=100 or less"):
         DetectorHead(detector)
     DetectorHead(of_features(kind(bank=100))[0])
@@ -157,7 +162,7 @@ def test_half_precision_leaves_the_calibration_alone():
     same(detector.assess(outputs.logits.numpy()), outputs)
 
 
-@pytest.mark.parametrize("name", sorted({*TRACEABLE, *SCORES, "combined"}))
+@pytest.mark.parametrize("name", sorted(EXPORTED))
 def test_all_tensors_move_to_another_device_with_the_head(name):
     detector = calibrated(name, None)
     head = DetectorHead(detector, head=outputs_to_judge().head).to("meta")

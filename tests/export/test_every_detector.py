@@ -66,7 +66,7 @@ def is_exact(graph):
 class _NoVerdict(torch.nn.Module):
     """In place of the search for the p-value, which does not depend on the detector."""
 
-    by_count = False
+    by = None
 
     def forward(self, scores, logits):
         return ()

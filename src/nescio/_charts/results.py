@@ -63,31 +63,16 @@ def strip(value: float, low: float | None, high: float | None, css: str = "plain
 
 @dataclass(frozen=True)
 class View:
-    """What is shown of a result.
+    """What is shown of a result."""
 
-    Attributes
-    ----------
-    title : str
-        One line.
-    text : str
-        A sentence below it.
-    table : mapping of str to sequence of str
-        The cells of each column, by its title, for the first rows. The first column names the rows.
-        A title may have two lines.
-    n_rows : int or None
-        The number of all rows; None if the table has them all.
-    charts : callable
-        Draws the charts of the card.
-    notes : sequence of str
-        Lines below the table.
-    """
-
-    title: str
-    text: str = ""
+    title: str  # one line
+    text: str = ""  # a sentence below it
+    # The cells of each column by its title, which may have two lines; for the first rows at least.
+    # The first column names the rows.
     table: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    n_rows: int | None = None
-    charts: Callable[[], Sequence[Markup]] = tuple
-    notes: Sequence[str] = ()
+    n_rows: int | None = None  # of all rows; None if the table has them all
+    charts: Callable[[], Sequence[Markup]] = tuple  # draws the charts of the card
+    notes: Sequence[str] = ()  # lines below the table
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the first rows of the table."""
@@ -218,8 +203,9 @@ def result_card(view: View) -> str:
         body.append(f'<div class="scroll">{table(list(view.table), rows)}</div>')
     body += view.charts()
     body += [_paragraph(cut(note, _LONGEST_TITLE)) for note in view.notes]
+    rules = sheet("palette.css").replace(":root", "&") + sheet("charts.css") + sheet("card.css")
     return (
-        f'<div class="nescio"><style>{_style()}</style>'
+        f'<div class="nescio"><style>.nescio {{{rules}}}</style>'
         f'<p class="title">{escape(cut(view.title, _LONGEST_TITLE))}</p>{"".join(body)}</div>'
     )
 
@@ -228,15 +214,9 @@ def _paragraph(text: str) -> str:
     return f'<p class="text">{escape(text)}</p>' if text else ""
 
 
-def _style() -> str:
-    rules = sheet("palette.css").replace(":root", "&") + sheet("charts.css") + sheet("card.css")
-    return f".nescio {{{rules}}}"
-
-
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     """Return an HTML table with numbers on the right."""
-    columns = range(len(titles))
-    numbers = [is_number(column, [row[column] for row in rows]) for column in columns]
+    numbers = [is_number(n, [row[n] for row in rows]) for n in range(len(titles))]
     classes = [' class="number"' if number else "" for number in numbers]
 
     def line(cells: Sequence[str], tag: str) -> str:

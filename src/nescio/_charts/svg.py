@@ -43,13 +43,7 @@ def chart_style() -> str:
 
 
 def palette(*, dark: bool = False) -> dict[str, str]:
-    """Return the colours by name, for a light or a dark background.
-
-    Examples
-    --------
-    >>> palette()["id"], palette(dark=True)["id"]
-    ('#1f6fb5', '#6db6f7')
-    """
+    """Return the colours by name, for a light or a dark background."""
     text = sheet("palette.css")
     colours = {name: night if dark else day for name, day, night in _COLOUR.findall(text)}
     return colours | {alias: colours[name] for alias, name in _ALIAS.findall(text)}
@@ -66,25 +60,13 @@ def set_style(number: int) -> str:
 
 
 def cut(text: object, longest: int) -> str:
-    """Return the text on one line, cut to so many characters.
-
-    Examples
-    --------
-    >>> cut("a long name", 6), cut("short", 6)
-    ('a lon…', 'short')
-    """
+    """Return the text on one line, cut to so many characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def end_of(name: str, longest: int) -> str:
-    """Return the end of a long name: ids often begin alike.
-
-    Examples
-    --------
-    >>> end_of("customer-2026-001", 8), end_of("short", 8)
-    ('…026-001', 'short')
-    """
+    """Return the end of a long name: ids often begin alike."""
     return name if len(name) <= longest else "…" + name[1 - longest :]
 
 
@@ -157,9 +139,11 @@ class Scale:
 
     def ticks(self, about: int = 5) -> list[Tick]:
         """Return round numbers within the scale and their text."""
-        return self._log_ticks(about) if self.log else self._linear_ticks(about)
-
-    def _linear_ticks(self, about: int) -> list[Tick]:
+        if self.log:
+            first = math.ceil(math.log10(self.low) - 1e-9)
+            last = math.floor(math.log10(self.high) + 1e-9)
+            powers = range(first, last + 1, max(1, math.ceil((last - first) / about)))
+            return [(10.0**power, power_of_ten(power)) for power in powers]
         span = self.high - self.low
         if not span > 0:
             return [(self.low, self.write(self.low))]
@@ -169,12 +153,6 @@ class Scale:
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         values = [number * step for number in range(first, last + 1)]
         return [(value, self.write(value)) for value in values]
-
-    def _log_ticks(self, about: int) -> list[Tick]:
-        first = math.ceil(math.log10(self.low) - 1e-9)
-        last = math.floor(math.log10(self.high) + 1e-9)
-        step = max(1, math.ceil((last - first) / about))
-        return [(10.0**power, power_of_ten(power)) for power in range(first, last + 1, step)]
 
 
 def _path(x: Values, y: Values) -> str:

@@ -396,13 +396,6 @@ def default_candidates(layers: Sequence[str]) -> list[str]:
     """Return the detectors of logits, and those of features once for each layer.
 
     Simple detectors come first, because the first of equal detectors is picked.
-
-    Examples
-    --------
-    >>> default_candidates([])[:2]
-    ['joint_energy', 'top_k_joint_energy(k=20)']
-    >>> default_candidates(["features", "input"])[16:18]
-    ['knn(layer=input)', 'label_neighbours(layer=input)']
     """
     names = list(_OF_LOGITS)
     for layer in layers:

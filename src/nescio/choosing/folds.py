@@ -7,7 +7,7 @@ learned. Far data is made of features that do not belong together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -243,7 +243,7 @@ def make_fold(
     far = {name: outputs[rows.id] for name, outputs in far.items()}
     if refit:
         reference = train[rows.reference]
-        without_removed = refit_head(fitted, reference, kept, rng=rng).outputs
+        without_removed = refit_head(fitted, reference, kept, rng=rng)
         near.insert(0, train[rows.near_train])
         far = {SHUFFLED: shuffled(tested, rng), **far}
     else:
@@ -270,25 +270,19 @@ def shuffled(outputs: Outputs, rng: np.random.Generator) -> Outputs:
     )
 
 
-@dataclass(frozen=True)
-class RefittedHead:
-    """A head for the labels `kept`: linear, or with one hidden layer."""
-
-    kept: list[int]
-    weights: Sequence[Array]  # of each layer
-    biases: Sequence[Array]
-
-    def outputs(self, outputs: Outputs) -> Outputs:
-        """Return the outputs as a model with this head would give them."""
-        # In float64: features may be large numbers that differ little.
-        last, logits = forward(outputs.get("features"), self.weights, self.biases)
-        arrays = {n: outputs.arrays[n] for n in outputs.layers if n != PENULTIMATE}
-        if len(self.weights) > 1:
-            arrays[PENULTIMATE] = last.astype(np.float32)
-        # Arrays that are no layers, such as logits of perturbed inputs, depend on the old head.
-        relabelled = replace(outputs, head=None, arrays={}).select_labels(self.kept)
-        head = Head(self.weights[-1].T, self.biases[-1])
-        return replace(relabelled, logits=logits.astype(np.float32), head=head, arrays=arrays)
+def with_head(
+    outputs: Outputs, kept: list[int], weights: Sequence[Array], biases: Sequence[Array]
+) -> Outputs:
+    """Return the outputs as a model with these layers in its head, for the labels `kept`, would."""
+    # In float64: features may be large numbers that differ little.
+    last, logits = forward(outputs.get("features"), weights, biases)
+    arrays = {name: outputs.arrays[name] for name in outputs.layers if name != PENULTIMATE}
+    if len(weights) > 1:
+        arrays[PENULTIMATE] = last.astype(np.float32)
+    # Arrays that are no layers, such as logits of perturbed inputs, depend on the old head.
+    relabelled = replace(outputs, head=None, arrays={}).select_labels(kept)
+    head = Head(weights[-1].T, biases[-1])
+    return replace(relabelled, logits=logits.astype(np.float32), head=head, arrays=arrays)
 
 
 def forward(
@@ -303,11 +297,12 @@ def forward(
 
 def refit_head(
     train: Outputs, check: Outputs, kept: list[int], *, rng: np.random.Generator
-) -> RefittedHead:
+) -> Callable[[Outputs], Outputs]:
     """Train a head on the features for the labels `kept`, by Adam on binary cross-entropy.
 
-    It has a hidden layer only if the model has one between the features and the logits. Its weights
-    are those of the epoch with the lowest loss on `check`.
+    Returns a function from outputs to those of a model with this head. The head has a hidden layer
+    only if the model has one between the features and the logits. Its weights are those of the
+    epoch with the lowest loss on `check`.
     """
     features, labels = train.get("features"), train.get("labels")[:, kept]
     mean, scale = features.mean(0, dtype=np.float64), features.std(0, dtype=np.float64)
@@ -322,7 +317,7 @@ def refit_head(
         learning_rate_init=3e-3,
         random_state=int(rng.integers(2**31)),
     )
-    lowest, waited, best = np.inf, 0, RefittedHead(kept, (), ())
+    lowest, waited = np.inf, 0
     for epoch in range(100):
         network.partial_fit(x, labels, classes=[0, 1] if len(kept) == 1 else range(len(kept)))
         if epoch == 0:  # start from how often each label occurs, which saves many epochs
@@ -339,7 +334,6 @@ def refit_head(
             )
             weights[0] /= scale[:, None]  # the head takes features that are not standardised
             biases[0] -= mean @ weights[0]
-            best = RefittedHead(kept, weights, biases)
         if waited == 3:
             break
-    return best
+    return partial(with_head, kept=kept, weights=weights, biases=biases)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,15 +15,18 @@ from nescio.cli.console import (
     AsJson,
     DataOptions,
     Force,
+    GroupColumn,
     Nonfinite,
     detector_names,
     detectors_option,
+    load_detector,
     print_json,
     print_table,
     progress_bar,
     refuse_overwriting,
     say,
     stages,
+    working,
 )
 from nescio.errors import ParameterError, require
 
@@ -284,6 +288,11 @@ def report(
     ] = None,
     id_path: Annotated[str | None, ID_DATA] = None,
     ood_paths: Annotated[list[str] | None, OOD_DATA] = None,
+    detector: Annotated[
+        Path | None,
+        "A detector saved by calibrate. Without it, the default is calibrated on --held-out or, "
+        "without that, on half of the rows of --id.",
+    ] = None,
     train: Train = None,
     held_out: HeldOut = None,
     images: Annotated[
@@ -298,61 +307,77 @@ def report(
     title: Annotated[
         str | None, "Title of the report. Default: the title of the benchmark."
     ] = None,
-    nonfinite: Nonfinite = "raise",
+    nonfinite: Nonfinite = None,
     text_column: Annotated[
         str | None,
         "The column of a table that has the texts, for the case studies. Outputs that nescio has "
         "made from texts have them.",
     ] = None,
+    group_column: GroupColumn = None,
     force: Force = False,
 ) -> None:
-    """Write an HTML report with tables, figures and case studies, which opens offline.
+    """Write an HTML report, which opens offline: which inputs are flagged, and why.
 
-    It is made from the results of a benchmark, or from your own outputs.
+    It is made from your own outputs, or from the results of a benchmark. Out-of-distribution data
+    adds a comparison of detectors.
 
-    Examples: nescio report nescio-bench/digits -o report.html,
-    nescio report --id test.npy --ood textures.npy -o report.html
+    Examples: nescio report --id new.csv --detector tagger.nescio -o report.html,
+    nescio report nescio-bench/digits -o report.html
     """
     require("jinja2", "report")
     from nescio.detectors.registry import build_detector
     from nescio.lab.report import write_report
     from nescio.lab.report.page import from_outputs, from_results
+    from nescio.lab.report.verdicts import Chosen, choose_default
     from nescio.outputs.sets import read_sets
 
     check_target(output, force=force)
-    refuse_overwriting(output, results, id_path, train, held_out, *(ood_paths or ()))
+    refuse_overwriting(output, results, id_path, detector, train, held_out, *(ood_paths or ()))
     named = [text for text in images or () if text != _RECORDED]
     roots = _named_paths("--images", named, "NAME=FOLDER")
     for name, folder in roots.items():
         if not folder.is_dir():
             raise ParameterError(f"--images {name}={folder}: the folder {folder} does not exist.")
-    own = (id_path, ood_paths, train, held_out, text_column)
+    own = (id_path, ood_paths, detector, train, held_out, text_column, group_column)
+    chosen = None
     if results is not None and not any(own) and files == DataOptions():
         lines, evidence = from_results(results, roots, recorded_roots=_RECORDED in (images or ()))
-    elif results is None and id_path and ood_paths:
+    elif results is None and id_path:
         keep = None if text_column is None else [text_column]
-        sets = read_sets(id_path, ood_paths, train, held_out, **files.reading(keep=keep))
+        loaded = None if detector is None else load_detector(detector, nonfinite=nonfinite)
+        if group_column is not None and loaded is None:
+            raise ParameterError("--group-column needs a detector calibrated by it (--detector).")
+        reading = files.reading(keep=keep, detector=loaded, group_column=group_column)
+        sets = read_sets(id_path, ood_paths or None, train, held_out, **reading)
         name = id_path if Path(id_path).stem in sets.ood else Path(id_path).stem
         if unknown := [root for root in roots if root not in (name, *sets.ood)]:
             raise ParameterError(
-                f"--images {unknown[0]}: NAME must be one of {name}, {', '.join(sets.ood)}."
+                f"--images {unknown[0]}: NAME must be one of {', '.join([name, *sets.ood])}."
             )
-        detectors = {each: build_detector(each, nonfinite=nonfinite) for each in detector_names()}
-        paths = {"ood": ood_paths, "id": id_path, "train": train, "held_out": held_out}
+        if loaded is not None and detector is not None:
+            chosen = Chosen(f"{detector.stem} ({loaded.name})", loaded)
+        else:
+            with working("calibrating"):
+                chosen, sets = choose_default(sets, nonfinite or "raise")
+        given = {"ood": ood_paths, "detector": detector, "train": train, "held_out": held_out}
+        paths = {"id": id_path, **{kind: path for kind, path in given.items() if path}}
+        chosen = replace(chosen, manifest={"files": paths, "id": dict(sets.id.manifest)})
+        how = nonfinite or "raise"
+        detectors = {each: build_detector(each, nonfinite=how) for each in detector_names()}
         with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
             lines, evidence = from_outputs(
                 name,
                 sets,
+                chosen,
                 detectors,
                 text_column=text_column,
                 image_roots=roots,
-                files={kind: path for kind, path in paths.items() if path is not None},
                 on_step=advance,
             )
     else:
-        raise ParameterError(
-            "pass either the results of a benchmark, or --id and --ood with their options."
-        )
-    title = title or lines[0].manifest.get("title") or lines[0].spec
-    write_report(output, lines, evidence, title=title, force=force)
-    say(f"saved {output} ({output.stat().st_size / 1e6:.1f} MB)")
+        raise ParameterError("pass either the results of a benchmark, or --id with its options.")
+    if chosen is None:
+        title = title or lines[0].manifest.get("title") or lines[0].spec
+    title = title or f"Report on {evidence[0].id_name}"
+    write_report(output, lines, evidence, title=title, chosen=chosen, force=force)
+    say(f"saved {output} ({output.stat().st_size / 1000:,.0f} kB)")

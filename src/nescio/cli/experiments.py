@@ -241,7 +241,7 @@ def demo(
             force=force,
             watch=watch,
         )
-    say(*done.sentences, done.detector.calibration_.statement())
+    say(*done.sentences)
     print_result_table(done.table)
     report, detector, unseen = (
         shlex.quote(str(done.folder / file)) for file in (REPORT, DETECTOR, UNSEEN)

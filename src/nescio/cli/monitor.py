@@ -97,7 +97,7 @@ def monitor(
     if state is not None:
         check_target(state, force=True)
     if plot is not None:
-        from nescio.lab.report.monitor_page import check_plot_target
+        from nescio.lab.report.page import check_plot_target
 
         check_plot_target(plot, force=force)
     columns = {"id_column": id_column, "time_column": time_column}

@@ -25,48 +25,13 @@ from nescio.detectors.saving import load
 from nescio.detectors.verdicts import Assessment
 
 if TYPE_CHECKING:  # for type checkers and editors, which do not see the search below
-    from nescio.detectors.activations import (
-        ASH as ASH,
-        DICE as DICE,
-        ReAct as ReAct,
-        Scale as Scale,
-    )
-    from nescio.detectors.combined import Combined as Combined
-    from nescio.detectors.features import (
-        LinearProbe as LinearProbe,
-        OutOfRange as OutOfRange,
-        ViM as ViM,
-    )
-    from nescio.detectors.label_scores import (
-        GEN as GEN,
-        MSP as MSP,
-        ODIN as ODIN,
-        GradNorm as GradNorm,
-        JointEnergy as JointEnergy,
-        LabelGap as LabelGap,
-        MaxEnergy as MaxEnergy,
-        MaxLogit as MaxLogit,
-        MaxProb as MaxProb,
-        SumLogit as SumLogit,
-        SumProb as SumProb,
-        TopKJointEnergy as TopKJointEnergy,
-        TopKLogit as TopKLogit,
-        TopKProb as TopKProb,
-    )
-    from nescio.detectors.mahalanobis import (
-        Mahalanobis as Mahalanobis,
-        PerturbedMahalanobis as PerturbedMahalanobis,
-        RelativeMahalanobis as RelativeMahalanobis,
-    )
-    from nescio.detectors.neighbours import (
-        LabelNeighbours as LabelNeighbours,
-        NearestNeighbours as NearestNeighbours,
-        NNGuide as NNGuide,
-    )
-    from nescio.detectors.outliers import (
-        IsolationForest as IsolationForest,
-        LocalOutlierFactor as LocalOutlierFactor,
-    )
+    from nescio.detectors.activations import *  # noqa: F403
+    from nescio.detectors.combined import *  # noqa: F403
+    from nescio.detectors.features import *  # noqa: F403
+    from nescio.detectors.label_scores import *  # noqa: F403
+    from nescio.detectors.mahalanobis import *  # noqa: F403
+    from nescio.detectors.neighbours import *  # noqa: F403
+    from nescio.detectors.outliers import *  # noqa: F403
 
 find_own()
 globals().update({kind.__name__: kind for kind in DETECTORS.values()})

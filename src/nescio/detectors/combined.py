@@ -193,7 +193,9 @@ class Combined(Detector):
         columns = zip(self.detectors_, scores.T, strict=True)
         return np.stack(
             [
-                continuous_p_values(reference_scores(part), column, reference_limits(part))
+                continuous_p_values(
+                    reference_scores(part), column, reference_scores(part, "limits")
+                )
                 for part, column in columns
             ],
             axis=1,
@@ -253,16 +255,11 @@ def _nearest(part: Detector, arrays: Arrays) -> Array | None:
     return rows
 
 
-def reference_scores(part: Detector) -> Scores:
-    """Return the scores that a part's p-values come from, ascending."""
+def reference_scores(part: Detector, what: str = "scores") -> Scores:
+    """Return the scores that a part's p-values come from, ascending; or their tie "limits"."""
     (threshold,) = part.calibration_.thresholds.values()
-    return threshold.scores[np.isfinite(threshold.scores)]
-
-
-def reference_limits(part: Detector) -> Scores:
-    """Return the limits of the reference scores: what counts as tied with each of them."""
-    (threshold,) = part.calibration_.thresholds.values()
-    return threshold.limits[np.isfinite(threshold.limits)]
+    values: Scores = getattr(threshold, what)
+    return values[np.isfinite(values)]
 
 
 def _union(names: Any) -> tuple[str, ...]:
@@ -329,21 +326,8 @@ def default_detector(
     training data that could not be used. With few held-out samples it is joint energy alone. The
     documentation says why: docs/explanation/the-default.md.
 
-    Parameters
-    ----------
-    train : Outputs, optional
-        The training outputs, which the combination learns from.
-    held_out : Outputs, optional
-        The data to calibrate on, if it is already there.
-    has_learned : bool
-        Whether a combination has learned already, from training outputs that are not passed again.
-    tpr, nonfinite
-        As for every detector.
-
-    Examples
-    --------
-    >>> default_detector(held_out=Outputs(np.zeros((500, 3)))).detector
-    Combined(detectors=[JointEnergy(), OutOfRange(held_out=True, layer='logits')])
+    `has_learned` says that a combination has learned already, from training outputs that are not
+    passed again.
     """
     options: Any = {"tpr": tpr, "nonfinite": nonfinite}
     combined = Combined(**options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,12 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio import scores
-from nescio._validation import Array, FloatArray, check_multi_hot, checked_flag, checked_whole
+from nescio._validation import (
+    Array,
+    FloatArray,
+    check_multi_hot,
+    checked_flag,
+    checked_whole,
+    is_torch,
+)
 from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Decided, Detector
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.explain import RangesExplanation
+from nescio.scores import exp, like, log, where
 
 Matrix = NDArray[np.float64]
 
@@ -28,7 +36,7 @@ _PRODUCT_ROWS = 24
 # 2 ** -48 in directions that have none. Whether the values were stored as float32 or as float64
 # must not decide which directions count.
 SMALLEST_VARIANCE = 2.0**-46
-SMALLEST_LENGTH = 1e-6  # in ranges; the logarithm of a row that equals the mean is finite
+_SMALLEST_LENGTH = 1e-6  # in ranges; the logarithm of a row that equals the mean is finite
 _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
 _ROWS = 4_096  # a mean error over this number of samples tells penalties apart
 
@@ -66,6 +74,10 @@ class FeatureDetector(Detector):
             )
 
 
+# The functions below also take tensors, for detectors that can be exported: of these, all rows are
+# computed at once.
+
+
 def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
     """Give blocks of rows: a temporary array of this width and 8 bytes takes at most 64 MB."""
     step = min(_MOST_ROWS, max(1, _LARGEST_BLOCK // width))
@@ -73,48 +85,64 @@ def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def unit_rows(rows: FloatArray, chosen: NDArray[np.int64] | None = None) -> FloatArray:
+def by_blocks(score: Callable[[Any], Any], rows: Any, width: int) -> Any:
+    """Return one score per row, computed in blocks of rows: see `row_blocks`."""
+    if is_torch(rows):
+        return score(rows)
+    result = np.empty(len(rows))
+    for block in row_blocks(len(rows), width):
+        result[block] = score(rows[block])
+    return result
+
+
+def row_squares(rows: Any) -> Any:
+    """Return the sum of the squares of each row."""
+    return (rows * rows).sum(1) if is_torch(rows) else np.einsum("ij,ij->i", rows, rows)
+
+
+def unit_rows(rows: Any, chosen: NDArray[np.int64] | None = None) -> Any:
     """Return the rows scaled to length 1, in their own precision; a row of zeros stays as it is.
 
     With `chosen`, only these rows, without a copy of them in between.
-
-    Examples
-    --------
-    >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0], [1e200, 0.0]]))
-    array([[0.6, 0.8],
-           [0. , 0. ],
-           [1. , 0. ]])
     """
+    if is_torch(rows):
+        wide = rows.double()
+        largest = wide.abs().amax(1, keepdim=True)
+        wide = wide / where(largest > 0, largest, 1.0)
+        lengths = row_squares(wide).sqrt()
+        return (wide / lengths.clip(min=1.0)[:, None]).to(rows.dtype)
     n_rows = len(rows) if chosen is None else len(chosen)
     result = np.empty((n_rows, rows.shape[1]), rows.dtype)
     for block in row_blocks(*result.shape):
         wide = rows[block if chosen is None else chosen[block]].astype(np.float64)
         largest = np.abs(wide).max(1, keepdims=True)  # no square overflows after the division
         wide /= np.where(largest > 0, largest, 1.0)
-        lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+        lengths = np.sqrt(row_squares(wide))
         wide /= np.maximum(lengths, 1.0)[:, None]  # below 1 only for a row of zeros
         result[block] = wide
     return result
 
 
-def centred(rows: FloatArray, center: Matrix) -> FloatArray:
+def centred(rows: Any, center: Any) -> Any:
     """Return rows minus a centre, in the precision of the rows.
 
     The centre is split in two, so that features far from zero lose no precision in float32.
     """
-    coarse = center.astype(rows.dtype)
+    coarse = like(center, rows)
     moved = rows - coarse
-    moved -= (center - coarse).astype(rows.dtype)
+    moved -= like(center - coarse, rows)
     return moved
 
 
-def product(rows: FloatArray, matrix: FloatArray) -> FloatArray:
+def product(rows: Any, matrix: Any) -> Any:
     """Return the product; a row of it is the same alone and in any batch.
 
     BLAS adds in an order that depends on the number of rows, so it always gets the same number of
     them. What remains is that some processors round by the position in the block, in float32 or
     with several threads.
     """
+    if is_torch(rows):
+        return rows @ matrix
     result = np.empty((len(rows), matrix.shape[1]), rows.dtype)
     padded = np.zeros((_PRODUCT_ROWS, rows.shape[1]), rows.dtype)
     for start in range(0, len(rows), _PRODUCT_ROWS):
@@ -190,6 +218,7 @@ class LinearProbe(FeatureDetector):
         "shares_": "float labels",
         "penalty_": "float",
     }
+    traceable = True
 
     layer: str = "features"
 
@@ -223,16 +252,15 @@ class LinearProbe(FeatureDetector):
         self.weights_ = directions @ (shared / scales[:, best, None])
 
     def _score(self, arrays: Arrays) -> Array:
-        inputs: FloatArray = arrays[self.layer]
-        weights = self.weights_.astype(inputs.dtype)
-        scores = np.empty(len(inputs))
-        for rows in row_blocks(len(inputs), max(weights.shape)):
-            moved = centred(unit_rows(inputs[rows]), self.center_)
+        inputs = arrays[self.layer]
+        weights = like(self.weights_, inputs)
+
+        def score(rows: Any) -> Any:
+            moved = centred(unit_rows(rows), self.center_)
             outputs = product(moved, weights) + self.shares_  # (n_rows, n_labels), float64
-            positive = np.maximum(outputs, 0.0)
-            scores[rows] = np.einsum("ij,ij->i", positive, positive)
-            scores[rows] += np.minimum(outputs.max(1), 0.0)
-        return scores
+            return row_squares(outputs.clip(min=0.0)) + scores.max_logit(outputs).clip(max=0.0)
+
+        return by_blocks(score, inputs, max(weights.shape))  # type: ignore[no-any-return]
 
 
 def _spectrum(moved: FloatArray) -> tuple[Matrix, Matrix]:
@@ -316,6 +344,7 @@ class OutOfRange(FeatureDetector):
         "scale_": "float features",
         "lengths_": "float ends",
     }
+    traceable = True
 
     no_layers = ("labels", "head")
     usual_weight = 0.02  # chosen in docs/explanation/the-default.md
@@ -357,21 +386,21 @@ class OutOfRange(FeatureDetector):
         self.lengths_ = np.array(_widened(lengths.min(), lengths.max()))
 
     def _score(self, arrays: Arrays) -> Array:
-        scores = np.empty(len(arrays))
-        for block in row_blocks(len(scores), len(self.scale_)):
-            with np.errstate(over="ignore"):  # values that are far too large score -inf
-                _, excess, _, beyond = self._compared(arrays[self.layer][block])
-                squares = np.einsum("ij,ij->i", excess, excess) / excess.shape[1]
-                scores[block] = 0.0 - 100 * np.sqrt(squares + beyond * beyond)
-        return scores
+        def score(rows: Any) -> Any:
+            _, excess, _, beyond = self._compared(rows)
+            return 0.0 - 100 * (row_squares(excess) / excess.shape[1] + beyond * beyond) ** 0.5
 
-    def _compared(self, rows: FloatArray) -> tuple[Matrix, Matrix, Matrix, Matrix]:
+        with np.errstate(over="ignore"):  # values that are far too large score -inf
+            scored: Array = by_blocks(score, arrays[self.layer], len(self.scale_))
+        return scored
+
+    def _compared(self, rows: Any) -> tuple[Any, Any, Any, Any]:
         """Return the distances to the mean and to the range, in ranges; then of whole rows."""
         moved = self._moved(rows)
-        excess = moved - np.clip(moved, *self._moved(np.stack([self.low_, self.high_])))
+        excess = moved - moved.clip(self._moved(self.low_), self._moved(self.high_))
         lengths, (low, high) = _log_lengths(moved), self.lengths_
-        beyond = (lengths - np.clip(lengths, low, high)) / (high - low)
-        return moved, excess, np.exp(lengths), beyond
+        beyond = (lengths - lengths.clip(low, high)) / (high - low)
+        return moved, excess, exp(lengths), beyond
 
     def _explain(self, decided: Decided) -> RangesExplanation:
         data, of_labels = decided.data, self.layer == "logits"
@@ -386,12 +415,9 @@ class OutOfRange(FeatureDetector):
             **self._explained(decided),
         )
 
-    def _moved(self, rows: FloatArray) -> Matrix:
+    def _moved(self, rows: Any) -> Any:
         """Return the distance of each value to the mean, in ranges; 0 for masked logits."""
-        moved: Matrix = (rows - self.mean_) / self.scale_
-        if np.isneginf(moved.min()):
-            moved[np.isneginf(rows)] = 0.0
-        return moved
+        return where(rows == -np.inf, 0.0, (rows - self.mean_) / self.scale_)
 
     def _check_learned(self) -> None:
         low, high = self.lengths_
@@ -405,9 +431,8 @@ def _widened(low: Any, high: Any) -> tuple[Any, Any]:
     return low - room, high + room
 
 
-def _log_lengths(moved: Matrix) -> Matrix:
-    squares: Matrix = np.einsum("ij,ij->i", moved, moved) / moved.shape[1]
-    return np.log(np.sqrt(squares) + SMALLEST_LENGTH)
+def _log_lengths(moved: Any) -> Any:
+    return log((row_squares(moved) / moved.shape[1]) ** 0.5 + _SMALLEST_LENGTH)
 
 
 @dataclass(eq=False, repr=False)
@@ -445,6 +470,7 @@ class ViM(FeatureDetector):
     paper = "Wang et al., CVPR 2022; with joint energy"
     learns_with = scores_with = ("logits",)
     learned = {"center_": "float features", "outside_": "float features outside", "scale_": "float"}
+    traceable = True
 
     n_components: int = 0
     layer: str = "features"
@@ -474,14 +500,16 @@ class ViM(FeatureDetector):
         self.scale_ = np.array(energies.mean() / residuals.mean())
 
     def _score(self, arrays: Arrays) -> Array:
-        energies = np.asarray(scores.joint_energy(arrays.logits), np.float64)
-        return energies - self.scale_ * self._residuals(arrays[self.layer])
+        energies = like(scores.joint_energy(arrays.logits), self.center_)  # in float64
+        scored: Array = energies - float(self.scale_) * self._residuals(arrays[self.layer])
+        return scored
 
-    def _residuals(self, features: FloatArray) -> Matrix:
+    def _residuals(self, features: Any) -> Any:
         """Return the length of each row outside of the principal subspace."""
-        outside = self.outside_.astype(features.dtype)
-        lengths = np.empty(len(features))
-        for rows in row_blocks(len(features), features.shape[1]):
-            left = product(centred(features[rows], self.center_), outside).astype(np.float64)
-            lengths[rows] = np.sqrt(np.einsum("ij,ij->i", left, left))
-        return lengths
+        outside = like(self.outside_, features)
+
+        def length(rows: Any) -> Any:
+            left = product(centred(rows, self.center_), outside)
+            return row_squares(like(left, self.center_)) ** 0.5
+
+        return by_blocks(length, features, features.shape[1])

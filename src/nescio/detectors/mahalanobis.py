@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,14 +12,16 @@ from nescio.detectors.features import (
     SMALLEST_VARIANCE,
     FeatureDetector,
     Matrix,
+    by_blocks,
     centred,
     memberships,
     product,
-    row_blocks,
+    row_squares,
     unit_rows,
 )
 from nescio.detectors.inputs import Arrays
 from nescio.errors import EmptyLabelWarning, ShapeError, warn
+from nescio.scores import like, max_logit
 
 _GAUSSIANS = {
     "center_": "float features",
@@ -72,28 +74,26 @@ def learn_gaussians(
 
 
 def minus_distances(
-    inputs: FloatArray, gaussians: Gaussians, aggregate: str = "max", *, normalise: bool = False
-) -> Array:
+    inputs: Any, gaussians: Gaussians, aggregate: str = "max", *, normalise: bool = False
+) -> Any:
     """Return minus the squared distance of each row to the nearest mean, or summed over all.
 
     The costly product is computed in the precision of the input, the distances in float64; blocks
     of rows keep the memory bounded.
     """
-    whitening = gaussians.whitening.astype(inputs.dtype, copy=False)
-    means = gaussians.means
-    mean_norms = np.einsum("ij,ij->i", means, means)
-    scores = np.empty(len(inputs))
-    for rows in row_blocks(len(inputs), max(inputs.shape[1], len(means))):
-        block = unit_rows(inputs[rows]) if normalise else inputs[rows]
-        z = product(centred(block, gaussians.center), whitening).astype(np.float64)
-        norms = np.einsum("ij,ij->i", z, z)
+    center, whitening, means = gaussians.center, like(gaussians.whitening, inputs), gaussians.means
+    mean_norms = row_squares(means)
+
+    def score(rows: Any) -> Any:
+        moved = centred(unit_rows(rows) if normalise else rows, center)
+        z = like(product(moved, whitening), means)
         if aggregate == "max":
-            nearest = (mean_norms - 2 * product(z, means.T)).min(1)
-            scores[rows] = -np.maximum(norms + nearest, 0.0)
-        else:
-            cross = product(z, means.sum(0)[:, None])[:, 0]
-            scores[rows] = 2 * cross - len(means) * norms - mean_norms.sum()
-    return scores
+            nearest = -max_logit(2 * product(z, means.T) - mean_norms)
+            return -(row_squares(z) + nearest).clip(min=0.0)
+        cross = product(z, means.sum(0)[:, None])[:, 0]
+        return 2 * cross - len(means) * row_squares(z) - mean_norms.sum()
+
+    return by_blocks(score, inputs, max(inputs.shape[1], len(means)))
 
 
 def _whitening(covariance: Matrix) -> Matrix:
@@ -162,6 +162,7 @@ class Mahalanobis(FeatureDetector):
     paper = "Lee et al., NeurIPS 2018; multi-label as in Wang et al., NeurIPS 2021"
     learns_with = ("labels",)
     learned = _GAUSSIANS
+    traceable = True
 
     aggregate: str = "max"
     normalise: bool = False
@@ -179,14 +180,16 @@ class Mahalanobis(FeatureDetector):
 
     def _score(self, arrays: Arrays) -> Array:
         (name,) = self.scores_from
-        inputs: FloatArray = arrays[name]
+        inputs = arrays[name]
         if inputs.shape[1] != len(self.center_):
             raise ShapeError(
                 f"{self.name} learned from {len(self.center_)} features, but {name} has "
                 f"{inputs.shape[1]} columns."
             )
         gaussians = Gaussians(self.center_, self.whitening_, self.means_)
-        return minus_distances(inputs, gaussians, self.aggregate, normalise=self.normalise)
+        return minus_distances(  # type: ignore[no-any-return]
+            inputs, gaussians, self.aggregate, normalise=self.normalise
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -204,6 +207,7 @@ class PerturbedMahalanobis(Mahalanobis):
     """
 
     name = "mahalanobis_perturbed"
+    traceable = False
 
     # The perturbation was computed for features as they are.
     normalise: bool = field(default=False, init=False)
@@ -275,14 +279,17 @@ class RelativeMahalanobis(Mahalanobis):
             self.overall_center_, self.overall_whitening_ = overall.center, overall.whitening
 
     def _score(self, arrays: Arrays) -> Array:
-        # In float64: a small difference of two large distances would lose too much in float32.
-        inputs: FloatArray = arrays[self.layer]
-        mean = np.zeros((1, self.overall_whitening_.shape[1]))
         labels = Gaussians(self.center_, self.whitening_, self.means_)
+        mean = 0.0 * self.overall_whitening_[:1]
         overall = Gaussians(self.overall_center_, self.overall_whitening_, mean)
-        scores = np.empty(len(inputs))
-        for rows in row_blocks(*inputs.shape):
-            wide = inputs[rows].astype(np.float64)
-            scores[rows] = minus_distances(wide, labels, normalise=self.normalise)
-            scores[rows] -= minus_distances(wide, overall, normalise=self.normalise)
-        return scores
+
+        def score(rows: Any) -> Any:
+            # In float64: a small difference of two large distances would lose too much in float32.
+            wide = like(rows, self.center_)
+            scores = minus_distances(wide, labels, normalise=self.normalise)
+            if not mean.shape[1]:  # without labels, nothing is subtracted
+                return scores
+            return scores - minus_distances(wide, overall, normalise=self.normalise)
+
+        inputs = arrays[self.layer]
+        return by_blocks(score, inputs, inputs.shape[1])  # type: ignore[no-any-return]

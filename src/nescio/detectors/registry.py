@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio.detectors.base import PARAMS_OF_ALL, Detector
-from nescio.errors import ParameterError
+from nescio.errors import ParameterError, nearest
 
 DETECTORS: dict[str, type[Detector]] = {}
 
@@ -119,14 +119,17 @@ def detector_class(name: str, *, may_import: bool = True) -> type[Detector]:
                 f"the part {name!r} names a class. Pass a detector, such as Class(), or register "
                 "the class (nescio.register, nescio --use) and pass its name."
             )
-        return register(_imported(name))
+        return register(imported(name))
     if name.endswith(".nescio"):
         raise ParameterError(
             f"{name} is the file of a detector, but the name of one is needed here, such as "
             f"joint_energy. 'nescio info {name}' shows the name and the parameters."
         )
     if name not in DETECTORS:
-        hint = _nearest(name)
+        # Names and classes, for JointEnergy, joint-energy and so on; or a module without its class.
+        names = {kind.__name__.lower(): known for known, kind in DETECTORS.items()}
+        near = difflib.get_close_matches(name.lower(), [*DETECTORS, *names], n=1)
+        hint = f"{name}:Class" if "." in name else "".join(names.get(text, text) for text in near)
         raise ParameterError(
             f"there is no detector {name!r}. {f'Did you mean {hint}? ' if hint else ''}Choose "
             f"from: {', '.join(DETECTORS)}; or name your own as package.module:Class."
@@ -134,42 +137,25 @@ def detector_class(name: str, *, may_import: bool = True) -> type[Detector]:
     return DETECTORS[name]
 
 
-def _nearest(name: str) -> str | None:
-    """Return the name that was probably meant: JointEnergy, joint-energy and so on."""
-    if "." in name:  # a module without its class
-        return f"{name}:Class"
-    plain = {
-        _plain(text): registered
-        for registered, kind in DETECTORS.items()
-        for text in (registered, kind.__name__)
-    }
-    near = difflib.get_close_matches(_plain(name), plain, n=1)
-    return plain[near[0]] if near else None
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]", "", name).lower()
-
-
-def _imported(name: str) -> type[Detector]:
-    """Import a class by its name; modules of the current directory are found too."""
-    module_name, _, class_name = name.partition(":")
+def imported(name: str) -> Any:
+    """Import what package.module:name names; modules of the current directory are found too."""
+    module_name, _, inner = name.partition(":")
     if module_name.endswith(".py"):
         dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
-        raise ParameterError(
-            f"{name!r} names a file. Name the module instead: {dotted}:{class_name}."
-        )
+        raise ParameterError(f"{name!r} names a file. Name the module instead: {dotted}:{inner}.")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ParameterError(f"cannot import {module_name!r} of {name!r}: {error}.") from error
-    kind = getattr(module, class_name, None)
-    if kind is None:
-        raise ParameterError(f"the module {module_name!r} has no class {class_name!r}.")
-    return kind  # type: ignore[no-any-return]  # register checks it
+    except (ImportError, ValueError) as error:  # ValueError: an empty name
+        raise ParameterError(
+            f"cannot import {module_name!r} of {name!r}: {error}. Is its folder on PYTHONPATH?"
+        ) from error
+    if not hasattr(module, inner):
+        hint = nearest(inner, vars(module))
+        raise ParameterError(f"the module {module_name!r} has no {inner!r}.{hint}")
+    return getattr(module, inner)
 
 
 def build_detector(text: str, *, may_import: bool = True, **common: Any) -> Detector:

@@ -1,8 +1,14 @@
-"""A calibrated detector as a torch module: in torch, and for graphs."""
+"""A calibrated detector as a torch module: in torch, and for graphs.
+
+A detector whose `_score` accepts torch tensors declares it (`traceable`) and needs nothing here.
+One that searches training samples has a function in `SCORES`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import math
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
@@ -10,12 +16,37 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nescio.calibration import CUSTOM, TOP_LABEL, Calibration
+from nescio import scores
+from nescio.calibration import CUSTOM, TOP_LABEL, Calibration, Scores
 from nescio.detectors import Arrays, Detector, as_detector
 from nescio.detectors.base import require_calibration
+from nescio.detectors.combined import Combined, reference_scores, tail_scale
+from nescio.detectors.features import unit_rows
 from nescio.errors import ExportError, MissingInputError, ShapeError
-from nescio.export.scorers import count_passed, scorer_of, search_table
 from nescio.outputs import Head
+from nescio.scores import widened
+
+_LARGEST_BANK = 256 * 2**20  # bytes
+_DECIDE_SHAPES = ("starts_",)  # learned arrays that a graph needs as plain numbers
+_NEEDS_GRADIENT = (
+    "it scores an input that was perturbed along the network's gradient, which a graph of one "
+    "forward pass cannot compute"
+)
+_INSTEAD = (
+    "Fit mahalanobis on the same features, or calibrate joint_energy on the logits, and export "
+    "that; or serve it from Python: nescio serve."
+)
+_WHY_NOT = {
+    "odin": f"{_NEEDS_GRADIENT}. Calibrate joint_energy on the same outputs and export that.",
+    "mahalanobis_perturbed": f"{_NEEDS_GRADIENT}. Fit mahalanobis, without the perturbation, and "
+    "export that.",
+    "lof": f"it searches the training data for neighbours. {_INSTEAD}",
+    "isolation_forest": f"it walks through trees. {_INSTEAD}",
+}
+_NOT_TRACEABLE = (
+    "its _score takes NumPy arrays. If it uses only nescio.scores and operators that torch tensors "
+    "have too, set traceable = True in its class."
+)
 
 
 class FusedOutputs(NamedTuple):
@@ -93,7 +124,7 @@ class DetectorHead(nn.Module):
 
     def forward(self, logits: Tensor, *layers: Tensor | None) -> FusedOutputs:
         """Return score and verdict of each row, from the logits and `layers`."""
-        logits = _logits_from_probs(logits) if self.from_probs else _widened(logits)
+        logits = _logits_from_probs(logits) if self.from_probs else widened(logits)
         return FusedOutputs(logits, logits.sigmoid(), *self.judge(logits, *layers))
 
     def judge(self, logits: Tensor | None, *layers: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,7 +153,8 @@ class DetectorHead(nn.Module):
                 f"{name} must have shape (n_samples, {self.n_columns[name]}), "
                 f"got {tuple(array.shape)}."
             )
-        return _widened(array)
+        wide: Tensor = widened(array)
+        return wide
 
     def _usable(self, name: str, array: Tensor) -> Tensor:
         # NaN is not below infinity either.
@@ -185,10 +217,184 @@ def _logits_from_probs(probs: Tensor) -> Tensor:
     below_one = torch.tensor(
         1.0 - torch.finfo(probs.dtype).eps / 2, dtype=probs.dtype, device=probs.device
     )
-    capped = _widened(torch.where(probs <= 1.0, torch.minimum(probs, below_one), torch.nan))
+    capped: Tensor = widened(torch.where(probs <= 1.0, torch.minimum(probs, below_one), torch.nan))
     return capped.log() - (-capped).log1p()
 
 
-def _widened(tensor: Tensor) -> Tensor:
-    """Return 16-bit tensors in float32, in which Python computes."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+# --- scores ---------------------------------------------------------------------------------------
+
+
+class Score(nn.Module):
+    """The score of a detector on tensors, by its own `_score` or by a function of `SCORES`.
+
+    Arrays that the detector has learned become tensors, which move with the module.
+    """
+
+    def __init__(self, detector: Detector) -> None:
+        super().__init__()
+        self.detector = copy.copy(detector)
+        self.compute: Any = SCORES.get(detector.name, type(detector)._score)
+        arrays = {name: getattr(detector, name) for name in detector.learned}
+        self.learned = [
+            name
+            for name, array in arrays.items()
+            if getattr(array, "ndim", 0) > 0 and name not in _DECIDE_SHAPES
+        ]
+        for name in self.learned:
+            # A copy: the arrays of a loaded detector are not writable.
+            self.register_buffer(name, torch.from_numpy(np.array(arrays[name])))
+
+    def forward(self, arrays: Arrays) -> Tensor:
+        """Return one score per row."""
+        for name in self.learned:
+            setattr(self.detector, name, self.get_buffer(name))
+        scores: Tensor = self.compute(self.detector, arrays)
+        return scores
+
+
+# --- detectors that search training samples -------------------------------------------------------
+
+
+def _nearest_neighbours(detector: Any, arrays: Arrays) -> Tensor:
+    unit = unit_rows(arrays[detector.layer])
+    kth = _similarities(unit, detector.bank_).topk(detector.k, dim=1).indices[:, -1]
+    # Of the transposed bank, as in the product: the graph holds it once.
+    difference = unit.double() - detector.bank_.T.index_select(1, kth).T.double()
+    distances = (difference * difference).sum(1).sqrt()
+    directed = (unit != 0).any(1)
+    return -torch.where(directed, distances, math.sqrt(2))
+
+
+def _label_neighbours(detector: Any, arrays: Arrays) -> Tensor:
+    sizes = np.diff(detector.starts_)
+    learned = np.flatnonzero(sizes).tolist()  # the labels with training samples
+    similarities = _similarities(unit_rows(arrays[detector.layer]), detector.bank_)
+    nearest = [
+        similarities.index_select(1, members).topk(min(detector.k, len(members)), dim=1).values
+        for members in torch.split(detector.members_, sizes[learned].tolist())
+    ]
+    means = torch.stack([values.double().mean(1) for values in nearest], 1)
+    weights = scores.label_energy(arrays.logits.double())[:, learned]
+    total = weights.sum(1, keepdim=True)
+    weights = torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), 1 / len(learned))
+    return (weights * means).sum(1)
+
+
+def _nnguide(detector: Any, arrays: Arrays) -> Tensor:
+    similarities = _similarities(unit_rows(arrays[detector.layer]), detector.bank_)
+    guidance = similarities.topk(detector.k, dim=1).values.double().mean(1)
+    energies: Tensor = scores.joint_energy(arrays.logits)
+    return guidance * energies.double()
+
+
+def _similarities(unit: Tensor, bank: Tensor) -> Tensor:
+    """Return the cosine similarities of rows to the training samples: (n_samples, n_bank)."""
+    return unit.to(bank.dtype) @ bank.T
+
+
+# --- a combination of detectors -------------------------------------------------------------------
+
+
+class CombinedScore(nn.Module):
+    """The combination of the scores of other modules, one for each part."""
+
+    def __init__(self, detector: Combined) -> None:
+        super().__init__()
+        require_calibration(detector)
+        try:
+            self.scorers = nn.ModuleList(map(scorer_of, detector.detectors_))
+        except ExportError as error:
+            raise ExportError(
+                f"combined cannot be exported with one of its parts: {error}"
+            ) from error
+        references = [reference_scores(part) for part in detector.detectors_]
+        limits = [reference_scores(part, "limits") for part in detector.detectors_]
+        table, starts, self.n_steps = search_table(references)
+        self.register_buffer("table", table)
+        self.register_buffer("limits", search_table(limits)[0])
+        self.register_buffer("starts", starts)
+        self.sizes = [len(reference) for reference in references]
+        self.scales = [tail_scale(reference) for reference in references]
+        self.register_buffer("weights", torch.from_numpy(detector.normalised_weights()))
+
+    def forward(self, arrays: Arrays) -> Tensor:
+        """Return one score per row."""
+        columns = [
+            self._p_values(part, score(arrays).double()) for part, score in enumerate(self.scorers)
+        ]
+        p_values = torch.stack(columns, 1)  # (n_samples, n_parts)
+        return -(self.get_buffer("weights") / p_values).sum(1)
+
+    def _p_values(self, part: int, scores: Tensor) -> Tensor:
+        """Return the p-values of a part's scores, as `continuous_p_values` does."""
+        table, n = self.get_buffer("table"), self.sizes[part]
+        start = self.get_buffer("starts")[part]
+
+        def reference(rank: Tensor) -> Tensor:  # counted from 1
+            return table.index_select(0, start + rank.clamp(1, n))
+
+        first, last = table[start + 1], table[start + n]
+        scores = torch.minimum(scores, last)
+        below = count_passed(self.get_buffer("limits"), start, self.n_steps, scores)
+        lower, upper = reference(below), reference(below + 1)
+        between = (scores - lower).clamp(min=0.0) / torch.where(upper > lower, upper - lower, 1.0)
+        gaps = (first - scores).clamp(min=0.0) / self.scales[part]
+        return torch.where(below == 0, 1 / (1 + gaps), below + between) / (n + 1)
+
+
+# --- a search among ascending numbers, in a form that can be exported -----------------------------
+
+
+def search_table(rows: Sequence[Scores]) -> tuple[Tensor, Tensor, int]:
+    """Return a table for `count_passed`, the place where each row starts, and the steps to take.
+
+    A row holds its numbers from its second place on, then +inf.
+    """
+    n_steps = max(map(len, rows)).bit_length()
+    table = np.full((len(rows), 2**n_steps), np.inf)
+    for row, numbers in zip(table, rows, strict=True):
+        row[1 : 1 + len(numbers)] = numbers
+    return torch.from_numpy(table.reshape(-1)), torch.arange(len(rows)) * 2**n_steps, n_steps
+
+
+def count_passed(table: Tensor, start: Tensor, n_steps: int, scores: Tensor) -> Tensor:
+    """Return how many numbers of a row of the table are at or below each score.
+
+    A binary search with a fixed number of steps, one lookup per score in each. Memory grows with
+    the scores, not with the scores times the numbers. A score of +inf passes every +inf too.
+    """
+    place = start + torch.zeros_like(scores, dtype=torch.int64)  # of the last number passed
+    for step in reversed(range(n_steps)):
+        further = place + 2**step
+        place = torch.where(table.index_select(0, further) <= scores, further, place)
+    return place - start
+
+
+# --- by detector ----------------------------------------------------------------------------------
+
+
+SCORES: dict[str, Callable[[Any, Arrays], Tensor]] = {
+    "knn": _nearest_neighbours,
+    "label_neighbours": _label_neighbours,
+    "nnguide": _nnguide,
+}
+"""By detector name: its score, from a detector whose arrays are tensors and what it reads."""
+
+
+def scorer_of(detector: Detector) -> nn.Module:
+    """Return the module that computes a detector's scores; raise with the reason if none can."""
+    if isinstance(detector, Combined):
+        return CombinedScore(detector)
+    if detector.name not in SCORES and not detector.traceable:
+        raise ExportError(
+            f"{detector.name or type(detector).__name__} cannot be exported: "
+            f"{_WHY_NOT.get(detector.name, _NOT_TRACEABLE)}"
+        )
+    bank: Any = getattr(detector, "bank_", None)
+    if bank is not None and bank.nbytes > _LARGEST_BANK:
+        raise ExportError(
+            f"{detector.name} cannot be exported: its {len(bank):,} training samples would be "
+            f"{bank.nbytes / 2**20:,.0f} MB of the graph, and {_LARGEST_BANK // 2**20} MB is the "
+            f"limit. Fit it with bank={_LARGEST_BANK // bank[0].nbytes} or less."
+        )
+    return Score(detector)

@@ -18,7 +18,7 @@ from nescio._validation import Array
 from nescio._version import __version__
 from nescio.detectors import Detector, as_detector, load
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError, require
-from nescio.export.detector_head import DetectorHead
+from nescio.export.detector_head import DetectorHead, scorer_of
 from nescio.export.graphs import (
     OPSET,
     at_opset,
@@ -39,7 +39,6 @@ from nescio.export.parity import (
     sample_inputs,
     session_of,
 )
-from nescio.export.scorers import scorer_of
 from nescio.models import Runner, Wrapped, wrap
 from nescio.models.images import PREPROCESSING_KEY
 from nescio.models.onnx_models import LABEL_NAMES_KEY

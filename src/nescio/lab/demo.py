@@ -25,7 +25,7 @@ from nescio.lab.benchmark.run import make_pipelines, run_benchmark
 from nescio.lab.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.lab.benchmark.tables import Table, fpr_table, mean_fprs
 from nescio.lab.report import write_report
-from nescio.lab.report.cases import Introduction
+from nescio.lab.report.verdicts import Chosen, Promise
 from nescio.metrics.comparison import Spread
 from nescio.outputs import Outputs
 
@@ -49,10 +49,6 @@ class Demo:
     run : BenchmarkRun
     detector : Detector
         Calibrated on validation scenes of the first network.
-    test_kept : float
-        The share of the test scenes that it keeps.
-    flagged : dict of str to float
-        The share of each OOD set that it flags.
     sentences : tuple of str
         What was done and found, in words.
     shown : tuple of str
@@ -64,8 +60,6 @@ class Demo:
     folder: Path
     run: BenchmarkRun
     detector: Detector
-    test_kept: float
-    flagged: dict[str, float]
     sentences: tuple[str, ...]
     shown: tuple[str, ...]
     table: Table
@@ -158,31 +152,30 @@ def _described(
     best = next(name for name in fprs if parse_detector(name)[0] != Combined.name)
     names = {own, JointEnergy.name, MaxLogit.name, best, *wanted}
     shown = tuple(name for name in fprs if name in names or ALL in wanted)
-    kept = float((detector.predict(first.id_outputs) == 1).mean())
-    flagged = {
-        ood: float((detector.predict(outputs) == -1).mean())
+    shares = ", ".join(
+        f"{100 * (detector.predict(outputs) == -1).mean():.1f} % of {ood}"
         for ood, outputs in first.ood_outputs.items()
-    }
-    shares = ", ".join(f"{100 * share:.1f} % of {ood}" for ood, share in flagged.items())
+    )
     through = ", ".join(
         f"{name} lets through {100 * fprs[name]:.2f} %"
         for name in dict.fromkeys((own, JointEnergy.name, best))
     )
     facts = run.lines[0].manifest
     oods = [f"{len(outputs):,} of {ood}" for ood, outputs in first.ood_outputs.items()]
+    promise = Promise.of(detector, detector.assess(first.id_outputs, from_probs=False))
     sentences = (
         f"The model ({facts['model']}) was trained on {facts['data']['train']['n_images']:,} scenes"
         f" to say which of these a scene shows: {', '.join(first.id_outputs.label_names or ())}.",
         f"It was shown {len(first.id_outputs):,} new scenes of these, and scenes that show none of "
         f"them: {', '.join(oods)}.",
         chosen.reason,
-        f"{detector.name}, calibrated on validation scenes to keep {100 * detector.tpr:g} %, "
-        f"keeps {100 * kept:.1f} % of the new scenes and flags {shares}.",
+        f"{detector.name}, calibrated on validation scenes, flags {100 * promise.share:.1f} % of "
+        f"the new scenes, and {shares}. {promise.text()}",
         f"On average over these sets, {through} (FPR95). {best} is the best single detector in "
         "hindsight: by these very numbers, which nobody knows before.",
     )
     table = _table(run, shown, n_hidden=len(fprs) - len(shown))
-    return Demo(folder, run, detector, kept, flagged, sentences, shown, table)
+    return Demo(folder, run, detector, sentences, shown, table)
 
 
 def _table(run: BenchmarkRun, shown: Sequence[str], *, n_hidden: int) -> Table:
@@ -218,10 +211,9 @@ def _write(
             )
             for of_network in evidence
         ]
-    introduction = Introduction(demo.sentences, demo.table, demo.detector)
-    write_report(
-        demo.folder / REPORT, lines, evidence, title=title, introduction=introduction, force=force
-    )
+    context, origin = demo.sentences[:2], demo.sentences[2:3]
+    chosen = Chosen(demo.detector.text(defaults=False), demo.detector, context, origin)
+    write_report(demo.folder / REPORT, lines, evidence, title=title, chosen=chosen, force=force)
     demo.detector.save(demo.folder / DETECTOR, force=force)
     evidence[0].id_outputs.save(demo.folder / TEST, force=force)
     evidence[0].ood_outputs[_UNSEEN_SET].save(demo.folder / UNSEEN, force=force)

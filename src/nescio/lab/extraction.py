@@ -3,11 +3,8 @@
 The result carries a manifest of what it was made from, the model's content hash first of all:
 results of another model are neither used nor replaced without being asked to. The work is done in
 parts. Each part is a file, written completely or not at all: interrupted work continues with the
-next part, and the result is the same to the last byte.
-
-The network itself runs, or a copy of it by onnxruntime. Both compute the same function and round
-differently, by about 1e-6. A copy is used only if its arrays equal those of the network to
-`TOLERANCE` on the first batch; an extraction compares again on batches 2, 4, 8 and so on.
+next part, and the result is the same to the last byte. The network itself runs, or a checked copy
+of it by onnxruntime.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -33,7 +30,7 @@ from nescio._io.files import check_target, exclusive, locked
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_choice, checked_whole
 from nescio.errors import ExportError, FileError, FileFormatError, ParameterError, require
-from nescio.lab.data.corruptions import CORRUPTIONS, CorruptedReader
+from nescio.lab.data.corruptions import CORRUPTIONS, corrupted_batches
 from nescio.lab.data.split import BadFile, Indices, Reader, Split, in_batches
 from nescio.models.base import Layers, Runner, make_runner
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
@@ -72,28 +69,14 @@ RunBatch = Callable[[Any], Arrays]
 
 @dataclass(frozen=True)
 class Extraction:
-    """What `extract` did.
-
-    Attributes
-    ----------
-    path : Path
-    n_images : int
-        Images in the file.
-    n_computed : int
-        The number of them that were computed now; the others were there already.
-    seconds : float
-    skipped : tuple of BadFile
-        The images that were left out of the split.
-    runtime : RuntimeChoice
-        What ran the model, and why.
-    """
+    """What `extract` did."""
 
     path: Path
-    n_images: int
-    n_computed: int
+    n_images: int  # in the file
+    n_computed: int  # of these, now; the others were there already
     seconds: float
-    skipped: tuple[BadFile, ...]
-    runtime: RuntimeChoice
+    skipped: tuple[BadFile, ...]  # the images that were left out of the split
+    runtime: RuntimeChoice  # what ran the model, and why
 
 
 def extract(
@@ -163,30 +146,26 @@ def extract(
     versions = {name for name in manifest if name.endswith("_version")} - {"extraction_version"}
     key = {name: value for name, value in manifest.items() if name not in versions}
     parts = PartFiles(path, len(split), batch_size)
-
-    def result(n_computed: int, choice: RuntimeChoice) -> Extraction:
-        seconds = time.perf_counter() - started
-        return Extraction(path, len(split), n_computed, seconds, split.skipped, choice)
-
     with exclusive(parts.folder, "output file"):
         existing = _existing(path, key, force=force)
         if existing is not None:
-            parts.remove()  # a crash may have left them
+            n_computed, choice = 0, RuntimeChoice(existing.manifest["runtime"], "up to date")
             on_images(len(split))
-            return result(0, RuntimeChoice(existing.manifest["runtime"], "up to date"))
-        if pooled is not None:
-            choice = RuntimeChoice(TORCH, "only the last layers run")
-            run = runner.head_runner().run  # type: ignore[attr-defined]
-            read: ReadBatches = partial(map, pooled.__getitem__)
         else:
-            read, run, choice = _image_pass(
-                runner, split, batch_size, Runtimes.of(runtime), corruption, tuning, train
-            )
-        # One runtime computes all parts of a result.
-        n_computed = parts.complete({**key, "runtime": choice.runtime}, read, run, on_images)
-        _save(path, parts, runner, split, {**manifest, **choice.facts()}, force=force)
-        parts.remove()
-    return result(n_computed, choice)
+            if pooled is not None:
+                choice = RuntimeChoice(TORCH, "only the last layers run")
+                run = runner.head_runner().run  # type: ignore[attr-defined]
+                read: ReadBatches = partial(map, pooled.__getitem__)
+            else:
+                read, run, choice = _image_pass(
+                    runner, split, batch_size, Runtimes.of(runtime), corruption, tuning, train
+                )
+            # One runtime computes all parts of a result.
+            n_computed = parts.complete({**key, "runtime": choice.runtime}, read, run, on_images)
+            _save(path, parts, runner, split, {**manifest, **choice.facts()}, force=force)
+        parts.remove()  # of a finished result, only a crash may have left them
+    seconds = time.perf_counter() - started
+    return Extraction(path, len(split), n_computed, seconds, split.skipped, choice)
 
 
 def _manifest(
@@ -238,11 +217,9 @@ def _existing(path: Path, key: Mapping[str, Any], *, force: bool) -> Outputs | N
     """Return existing outputs if they match this extraction; raise otherwise."""
     if path.is_file():
         difference = "it is damaged, or no file of outputs."
-        try:
+        with suppress(FileFormatError):
             outputs = Outputs.load(path)
             difference = _difference(key, outputs.manifest)
-        except FileFormatError:
-            pass
         if not difference:
             return outputs
         if not force:
@@ -280,20 +257,20 @@ def _save(
     labels = None if runner.label_names is None else split.labels_for(runner.label_names)
     made = parts.read()
     head = runner.head({name: rows[: manifest["batch_size"]] for name, rows in made[0].items()})
-    outputs = [
-        Outputs(
-            arrays["logits"],
-            features=arrays.get("features"),
-            labels=None if labels is None else labels[images.start : images.stop],
-            ids=split.files[images.start : images.stop],
-            label_names=runner.label_names,
-            head=head,
-            arrays={
-                name: rows for name, rows in arrays.items() if name not in ("logits", "features")
-            },
+    outputs = []
+    for part, images in zip(made, parts.images, strict=True):
+        arrays, rows = dict(part), slice(images.start, images.stop)
+        outputs.append(
+            Outputs(
+                arrays.pop("logits"),
+                features=arrays.pop("features", None),
+                labels=None if labels is None else labels[rows],
+                ids=split.files[rows],
+                label_names=runner.label_names,
+                head=head,
+                arrays=arrays,
+            )
         )
-        for arrays, images in zip(made, parts.images, strict=True)
-    ]
     manifest = {**manifest, "skipped": [asdict(bad) for bad in split.skipped]}
     save_in_parts(path, outputs, manifest, force=force)
 
@@ -303,8 +280,9 @@ class PartFiles:
 
     def __init__(self, path: Path, n_images: int, batch_size: int) -> None:
         self.folder = path.with_name(path.name + ".parts")
-        self.images = in_batches(n_images, batch_size * _BATCHES_PER_PART)
-        self.batch_size = batch_size
+        batches, step = in_batches(n_images, batch_size), _BATCHES_PER_PART
+        self.parts = [batches[i : i + step] for i in range(0, len(batches), step)]
+        self.images = [range(part[0].start, part[-1].stop) for part in self.parts]
 
     def complete(
         self,
@@ -319,12 +297,7 @@ class PartFiles:
         """
         self.folder.mkdir(exist_ok=True)
         missing = {
-            number: [
-                images[start : start + self.batch_size]
-                for start in range(0, len(images), self.batch_size)
-            ]
-            for number, images in enumerate(self.images)
-            if not self._has(number, key)
+            number: part for number, part in enumerate(self.parts) if not self._has(number, key)
         }
         n_missing = sum(len(self.images[number]) for number in missing)
         on_images(sum(map(len, self.images)) - n_missing)
@@ -378,7 +351,7 @@ def _image_pass(
     def read(batches: Iterable[Indices]) -> Iterator[Array]:
         if corruption is None:
             return reader.batches(batches)
-        corrupted = CorruptedReader(reader, corruption).batches(batches)
+        corrupted = corrupted_batches(reader, corruption, batches)
         return map(preprocessing.normalise, corrupted)  # they are not bytes
 
     batches = in_batches(len(split), batch_size)
@@ -450,12 +423,9 @@ class RuntimeChoice:
 class Runtimes:
     """Chooses the runtime of networks, and keeps the exported copy for the next data set.
 
-    Parameters
-    ----------
-    name : {"auto", "torch", "onnxruntime"}
-        "auto" is onnxruntime for a torch module on the CPU if it is installed and there are more
-        than 20 batches to run, else torch. The choice does not depend on a measurement, so the same
-        data and packages give the same bytes.
+    `name` is as for `extract`. The choice does not depend on a measurement, so the same data and
+    packages give the same bytes. A copy is used only if its arrays equal those of the network to
+    `TOLERANCE` on the first batch; an extraction compares again on batches 2, 4, 8 and so on.
     """
 
     def __init__(self, name: str = AUTO_RUNTIME) -> None:
@@ -479,12 +449,18 @@ class Runtimes:
             return own, choice
         key = (own.content_hash(), str(own.describe()), own.preprocessing)
         if self._copy is None or self._copy[0] != key:
+            images = first_batch()
             try:
-                self._copy = (key, _checked_copy(own, first_batch()))
-            except ParameterError as error:
+                fast = _exported(own, images)  # type: ignore[arg-type]
+                problem = difference(fast.run(images), own.run(images))
+            except Exception as error:  # a runtime is not ours and may raise anything
+                problem = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            if problem:
+                reason = f"onnxruntime cannot be used: {problem}"
                 if self.name == AUTO_RUNTIME:
-                    return own, RuntimeChoice(TORCH, str(error))
-                raise ParameterError(f"{error}. Choose torch.") from error
+                    return own, RuntimeChoice(TORCH, reason)
+                raise ParameterError(f"{reason}. Choose torch.")
+            self._copy = (key, fast)
         return self._copy[1], choice
 
     def _named(self, own: Runner, n_batches: int) -> RuntimeChoice:
@@ -540,18 +516,6 @@ def difference(arrays: Mapping[str, Array], expected: Mapping[str, Array]) -> st
             largest = float(np.abs(ours - theirs)[~close].max())
             return f"its {name} differ from those of the model itself by up to {largest:.2g}"
     return ""
-
-
-def _checked_copy(own: Runner, images: Array) -> Runner:
-    """Return a runner of a copy by onnxruntime; raise if it cannot be used."""
-    try:
-        fast = _exported(own, images)  # type: ignore[arg-type]
-        problem = difference(fast.run(images), own.run(images))
-    except Exception as error:  # a runtime is not ours and may raise anything
-        problem = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    if problem:
-        raise ParameterError(f"onnxruntime cannot be used: {problem}")
-    return fast
 
 
 def _exported(own: TorchRunner, images: Array) -> TorchRunner:

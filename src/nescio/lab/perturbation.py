@@ -1,26 +1,16 @@
 """Input perturbation, a small step that makes a network more certain, and its tuning.
 
-ODIN and Mahalanobis score x - epsilon * sign(gradient of the loss at x), where the loss is the
-binary cross-entropy of the network's own prediction: of its top label, taken as positive, for the
-max; of every label against its prediction (logit above 0 or not), for the sum. As an alternative
-for the max, the top label is taken as it is predicted (`OdinSettings.label`), and Mahalanobis can
-step towards the mean of the nearest label (`MahalanobisSettings.step`). The sign is divided
-by the input's standard deviation, so that epsilon is on the scale of pixels from 0 to 1. (The paper
-prints a second minus before the gradient, reading its loss as a log-likelihood; either way the step
-raises the confidence.)
-
-The temperature divides the logits only when they are scored. So one backward pass serves every
+docs/explanation/input-perturbation.md explains the step, its directions and the grid. The
+temperature divides the logits only when they are scored. So one backward pass serves every
 temperature and epsilon, and one forward pass per epsilon serves every temperature.
 
-`tune` chooses epsilon and temperature on the paper's synthetic validation sets. No
-out-of-distribution data is used: in-distribution validation images are compared with Gaussian and
-uniform noise and with three corruptions of those images. The setting of the lowest FPR95 over all
-five sets is chosen. `nescio.lab.settings.TuneSettings` says what else can be done. `Tuning` holds
-the result, as one JSON file.
+`tune` chooses the settings of the lowest FPR95 on the paper's synthetic validation sets, without
+out-of-distribution data. `Tuning` holds the result, as one JSON file.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -41,7 +31,7 @@ from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_choice, from_table, to_numpy
 from nescio.detectors import Mahalanobis
 from nescio.errors import FileFormatError, NescioError, ParameterError
-from nescio.lab.data.corruptions import CorruptedReader
+from nescio.lab.data.corruptions import corrupted_batches
 from nescio.lab.data.split import Reader, Split, in_batches
 from nescio.lab.extraction import AUTO_RUNTIME, Runtimes
 from nescio.lab.networks.network import Checkpoint, CheckpointRunner
@@ -104,18 +94,13 @@ def find_directions(
         raise ParameterError("put the network in eval mode first: network.eval().")
     with torch.enable_grad():
         inputs = inputs.detach().requires_grad_(True)
-        logits, features, *further = module(inputs)
+        outputs = logits, features, *_ = module(inputs)
         directions = {}
         std = preprocessing.per_colour(preprocessing.std, inputs)
         for name in names:
-            if name == "gaussian":
-                assert gaussian is not None
-                loss = _nearest_distances(features, gaussian).sum()
-            else:
-                loss = _loss(logits, name)
+            loss = _loss(logits, name) if name != "gaussian" else _distance(features, gaussian)
             (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=True)
             directions[name] = gradient.sign_().div_(std)
-    outputs = (logits, features, *further)
     return Perturbation(
         tuple(None if part is None else part.detach() for part in outputs), directions
     )
@@ -135,14 +120,15 @@ def _loss(logits: Tensor, direction: str) -> Tensor:
     return binary_cross_entropy_with_logits(logits, predicted, reduction="sum")
 
 
-def _nearest_distances(features: Tensor, gaussian: Mahalanobis) -> Tensor:
-    """Return the squared Mahalanobis distance of each sample to the nearest label mean."""
+def _distance(features: Tensor, gaussian: Mahalanobis | None) -> Tensor:
+    """Return the sum of the samples' squared Mahalanobis distances to the nearest label mean."""
+    assert gaussian is not None
     center, whitening, means = (
         torch.as_tensor(array, dtype=features.dtype, device=features.device)
         for array in (gaussian.center_, gaussian.whitening_, gaussian.means_)
     )
     whitened = (features - center) @ whitening
-    return (whitened[:, None] - means).square().sum(2).amin(1)
+    return (whitened[:, None] - means).square().sum(2).amin(1).sum()
 
 
 def step(
@@ -154,9 +140,7 @@ def step(
 ) -> tuple[Any, ...]:
     """Return logits, features and further layers after a step of epsilon.
 
-    Those of the unchanged inputs if epsilon is 0.
-
-    It takes no gradient, so the module may be a pass by any runtime.
+    Those of the unchanged inputs if epsilon is 0. The module may be a pass by any runtime.
     """
     if epsilon == 0:
         return perturbation.outputs
@@ -170,28 +154,14 @@ def step(
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of the grid that `tune` searches, and its result.
+    """One point of the grid that `tune` searches, and its result."""
 
-    Attributes
-    ----------
-    method : {"odin", "mahalanobis"}
-    aggregate : {"max", "sum"}
-    epsilon : float
-        The size of the perturbation, on the scale of pixels from 0 to 1.
-    temperature : float or None
-        For ODIN only.
-    fpr95 : float
-        Over all synthetic sets.
-    direction : str
-        The direction of the step, as for `find_directions`; by default that of the aggregate.
-    """
-
-    method: str
-    aggregate: str
-    epsilon: float
-    temperature: float | None
-    fpr95: float
-    direction: str = ""
+    method: str  # "odin" or "mahalanobis"
+    aggregate: str  # "max" or "sum"
+    epsilon: float  # the size of the perturbation, on the scale of pixels from 0 to 1
+    temperature: float | None  # for ODIN only
+    fpr95: float  # over all synthetic sets
+    direction: str = ""  # of the step, as for `find_directions`; by default the aggregate's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "direction", self.direction or self.aggregate)
@@ -210,24 +180,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The settings that `tune` found.
+    """The settings that `tune` found."""
 
-    Attributes
-    ----------
-    model_hash : str
-        The hash of the network that they hold for.
-    features : str
-        The features that Mahalanobis reads.
-    grid : tuple of Setting
-        Every setting that was tried.
-    data : mapping
-        The validation images that they were chosen on.
-    """
-
-    model_hash: str
-    features: str
-    grid: tuple[Setting, ...]
-    data: Mapping[str, Any]
+    model_hash: str  # of the network that they hold for
+    features: str  # what Mahalanobis reads
+    grid: tuple[Setting, ...]  # every setting that was tried
+    data: Mapping[str, Any]  # the validation images that they were chosen on
 
     @property
     def best(self) -> tuple[Setting, ...]:
@@ -451,7 +409,12 @@ def grid_scores(
     One backward pass per direction and one forward pass per direction and epsilon serve all
     settings. `forward` runs the forward passes, by default the module.
     """
-    wanted = _wanted(settings, tuple(mahalanobis))
+    # The methods and aggregates to score, by direction and epsilon of the step.
+    wanted: dict[tuple[str, float], list[tuple[str, str]]] = defaultdict(list)
+    for aggregate, method in itertools.product(mahalanobis, METHODS):
+        direction = settings.direction(method, aggregate)
+        for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
+            wanted[direction, epsilon].append((method, aggregate))
     names = tuple(dict.fromkeys(name for name, _ in wanted))
     gaussian = next(iter(mahalanobis.values()))  # they learn the same for every aggregate
     perturbation = find_directions(module, inputs, preprocessing, names, gaussian)
@@ -470,19 +433,6 @@ def grid_scores(
     return columns
 
 
-def _wanted(
-    settings: TuneSettings, aggregates: Sequence[str]
-) -> dict[tuple[str, float], list[tuple[str, str]]]:
-    """Return the methods and aggregates to score, by direction and epsilon of the step."""
-    wanted = defaultdict(list)
-    for aggregate in aggregates:
-        for method in ("odin", "mahalanobis"):
-            direction = settings.direction(method, aggregate)
-            for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
-                wanted[direction, epsilon].append((method, aggregate))
-    return wanted
-
-
 def synthetic_sets(
     split: Split,
     preprocessing: Preprocessing,
@@ -495,5 +445,5 @@ def synthetic_sets(
     batches = in_batches(len(split), batch_size)
     yield _ID, (torch.from_numpy(pixels).float() / 255 for pixels in reader.batches(batches))
     for number, name in enumerate(names):
-        corrupted = CorruptedReader(reader, name, (seed, number)).batches(batches)
+        corrupted = corrupted_batches(reader, name, batches, (seed, number))
         yield name, map(torch.from_numpy, corrupted)

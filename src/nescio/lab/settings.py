@@ -2,13 +2,13 @@
 
 TOML files hold them. A training run has the sections [model], [images], [augmentation] and
 [training]; tuning has its own keys and the sections [odin] and [mahalanobis]. A benchmark has both,
-as [train] and [tune].
+as [train] and [tune]. docs/how-to/train-a-network.md and docs/explanation/input-perturbation.md
+describe every key.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nescio._io.files import existing_file
-from nescio._validation import checked_choice, checked_whole, from_table
+from nescio._validation import checked_choice, checked_number, checked_whole, from_table
 from nescio.errors import FileFormatError, NescioError, ParameterError
 from nescio.lab.data.corruptions import CORRUPTIONS, SYNTHETIC_SETS
 from nescio.lab.data.split import Augmentation
@@ -62,30 +62,14 @@ def from_toml(
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The section [model]: the network and its initial weights.
+    """The section [model]: the network and its initial weights."""
 
-    Attributes
-    ----------
-    name : str
-        The name of the network, as for `build_network`.
-    weights : str
-        "imagenet", the path of a file, or "none".
-    n_hidden : int
-        Number of units in the hidden layer of the head.
-    features : str, optional
-        The name of the penultimate layer, for a module of your own.
-    freeze : bool
-        Whether to keep the backbone as it is, compute its features once, and train only the head.
-    spectral_norm : bool
-        Whether the weights of all trained convolutions and linear layers have the spectral norm 1.
-    """
-
-    name: str = "densenet121"
-    weights: str = "imagenet"
-    n_hidden: int = 1000
-    features: str | None = None
-    freeze: bool = False
-    spectral_norm: bool = False
+    name: str = "densenet121"  # as for `build_network`
+    weights: str = "imagenet"  # or the path of a file, or "none"
+    n_hidden: int = 1000  # units in the hidden layer of the head
+    features: str | None = None  # the penultimate layer of a module of your own
+    freeze: bool = False  # compute the features of the backbone once, and train only the head
+    spectral_norm: bool = False  # of all trained convolutions and linear layers: 1
 
     def __post_init__(self) -> None:
         checked_whole("n_hidden", self.n_hidden, minimum=1)
@@ -95,17 +79,12 @@ class ModelSettings:
 class ImageSettings:
     """The section [images]: how an image becomes the input of the network.
 
-    Attributes
-    ----------
-    size : int
-        Height and width in pixels.
-    mean, std : tuple of three floats, optional
-        Mean and standard deviation of each colour, on the scale from 0 to 1. The default is what
-        the network was pre-trained with: 0.5 for EfficientNet-Lite, ImageNet's for all others.
+    The default mean and standard deviation are those that the network was pre-trained with: 0.5 for
+    EfficientNet-Lite, ImageNet's for all others.
     """
 
-    size: int = 256
-    mean: tuple[float, float, float] | None = None
+    size: int = 256  # height and width in pixels
+    mean: tuple[float, float, float] | None = None  # of each colour, on the scale from 0 to 1
     std: tuple[float, float, float] | None = None
 
     def preprocessing(self, model: str) -> Preprocessing:
@@ -117,26 +96,7 @@ class ImageSettings:
 
 @dataclass(frozen=True)
 class OptimiserSettings:
-    """The section [training]: epochs, batches and the Adam optimiser.
-
-    Attributes
-    ----------
-    epochs, batch_size, seed : int
-    lr_head, lr_backbone : float
-        Learning rates of the head and of the backbone.
-    betas : tuple of two floats
-    weight_decay : float
-    select : {"val_loss", "val_map", "last"}
-        How the best epoch is chosen: by the lowest loss or the highest mAP on the validation data,
-        or simply the last one.
-    map_area : {"step", "trapezoid"}
-        How the mAP is computed, as for `nescio.metrics.average_precisions`.
-    freeze_batch_norm : bool
-        Whether batch norm (and dropout) is in evaluation mode from the second epoch on, so that the
-        batch statistics remain those of the first epoch.
-    precision : {"auto", "float32"}
-        "auto" uses mixed precision (bfloat16) on a GPU that supports it, else float32.
-    """
+    """The section [training]: epochs, batches and the Adam optimiser."""
 
     epochs: int = 50
     batch_size: int = 64
@@ -145,10 +105,12 @@ class OptimiserSettings:
     lr_backbone: float = 1e-5
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
-    select: str = "val_loss"
-    map_area: str = "step"
+    select: str = "val_loss"  # the best epoch: or by the highest "val_map", or the "last" one
+    map_area: str = "step"  # or "trapezoid", as for `nescio.metrics.average_precisions`
+    # Batch norm (and dropout) is in evaluation mode from the second epoch on, so that the batch
+    # statistics remain those of the first epoch.
     freeze_batch_norm: bool = False
-    precision: str = "auto"
+    precision: str = "auto"  # bfloat16 on a GPU that supports it; or "float32"
 
     def __post_init__(self) -> None:
         checked_whole("epochs", self.epochs, minimum=1)
@@ -159,10 +121,7 @@ class OptimiserSettings:
                 f"betas must be at least 0 and less than 1, got {list(self.betas)}."
             )
         for name in ("lr_head", "lr_backbone", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ParameterError(
-                    f"{name} must be a number of at least 0, got {getattr(self, name)!r}."
-                )
+            checked_number(name, getattr(self, name), minimum=0)
         checked_choice("select", self.select, ("val_loss", "val_map", "last"))
         checked_choice("map_area", self.map_area, ("step", "trapezoid"))
         checked_choice("precision", self.precision, ("auto", "float32"))
@@ -213,20 +172,12 @@ ODIN_EPSILONS = tuple(round(0.0002 * step, 4) for step in range(21))
 
 @dataclass(frozen=True)
 class OdinSettings:
-    """The section [odin]: how ODIN perturbs its inputs.
+    """The section [odin]: how ODIN perturbs its inputs."""
 
-    Attributes
-    ----------
-    label : {"top", "predicted"}
-        Under the max, the label that the step makes the network more certain of. "top" takes the
-        label of the largest logit as present. "predicted" takes it as predicted: present if the
-        logit is at least 0, else absent, so that the step lowers a negative logit further.
-    epsilons : tuple of float
-        The sizes of the step to try, on the scale of pixels from 0 to 1.
-    """
-
+    # Under the max, the step makes the network more certain of the label of the largest logit, as
+    # present; or as "predicted": if its logit is negative, the step lowers it further.
     label: str = "top"
-    epsilons: tuple[float, ...] = ODIN_EPSILONS
+    epsilons: tuple[float, ...] = ODIN_EPSILONS  # to try, on the scale of pixels from 0 to 1
 
     def __post_init__(self) -> None:
         checked_choice("label", self.label, ("top", "predicted"))
@@ -239,15 +190,10 @@ class OdinSettings:
 
 @dataclass(frozen=True)
 class MahalanobisSettings:
-    """The section [mahalanobis]: how Mahalanobis perturbs its inputs.
+    """The section [mahalanobis]: how Mahalanobis perturbs its inputs."""
 
-    Attributes
-    ----------
-    step : {"prediction", "gaussian"}
-        What the step increases: the certainty of the prediction, as for ODIN, or the Gaussian score
-        of the nearest label.
-    """
-
+    # What the step increases: the certainty of the prediction, as for ODIN, or with "gaussian" the
+    # Gaussian score of the nearest label.
     step: str = "prediction"
 
     def __post_init__(self) -> None:
@@ -256,20 +202,10 @@ class MahalanobisSettings:
 
 @dataclass(frozen=True)
 class TuneSettings:
-    """How the parameters of ODIN and Mahalanobis are chosen.
+    """How the parameters of ODIN and Mahalanobis are chosen."""
 
-    Attributes
-    ----------
-    images : int
-        The maximum number of validation images, and of images of each synthetic set.
-    synthetic : tuple of str
-        The synthetic sets, by their names in `nescio.lab.data.CORRUPTIONS`.
-    odin : OdinSettings
-    mahalanobis : MahalanobisSettings
-    """
-
-    images: int = 1000
-    synthetic: tuple[str, ...] = SYNTHETIC_SETS
+    images: int = 1000  # at most, of the validation images and of each synthetic set
+    synthetic: tuple[str, ...] = SYNTHETIC_SETS  # names of `nescio.lab.data.CORRUPTIONS`
     odin: OdinSettings = field(default_factory=OdinSettings)
     mahalanobis: MahalanobisSettings = field(default_factory=MahalanobisSettings)
 

@@ -104,7 +104,11 @@ def train(
     device = torch.device(device)
     folder = Path(folder)
     label_names = train_split.label_names or ()
-    _check_trainable(train_split, val_split)
+    train_split.require_labels()
+    if not val_split.require_labels(label_names).any():
+        raise DatasetError(f"{val_split.title} has no image with a label, so there is no mAP.")
+    if len(train_split) < 2:
+        raise DatasetError(f"{train_split.title} has one image, but training needs at least two.")
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is not a folder.")
     existing = [folder / name for name in (BEST, LAST, METRICS) if (folder / name).exists()]
@@ -162,23 +166,21 @@ def _examples(
     augmentation: Augmentation | None,
 ) -> Examples:
     """Return the images of a split, or what a frozen backbone gives for them."""
-    truth = split.require_labels(checkpoint.label_names)
+    labels = torch.from_numpy(split.require_labels(checkpoint.label_names).astype(np.float32))
     if settings.model.freeze:
-        return FeatureExamples(features_of(split), truth, device)
-    return ImageExamples(Reader(split, settings.preprocessing, augmentation), truth, device)
+        features = torch.from_numpy(np.array(features_of(split))).to(device)
+        return Examples(lambda batches, _: (features[torch.as_tensor(b)] for b in batches), labels)
+    reader = Reader(split, settings.preprocessing, augmentation)
+
+    def images(batches: Sequence[Indices], seed: tuple[int, ...]) -> Iterator[Tensor]:
+        for pixels in replace(reader, seed=seed).batches(batches):
+            yield reader.preprocessing.inputs(pixels, device)
+
+    return Examples(images, labels)
 
 
 def _data_facts(split: Split) -> dict[str, Any]:
     return split.manifest() | {"skipped": [asdict(bad) for bad in split.skipped]}
-
-
-def _check_trainable(train_split: Split, val_split: Split) -> None:
-    train_split.require_labels()
-    truth = val_split.require_labels(train_split.label_names)
-    if not truth.any():
-        raise DatasetError(f"{val_split.title} has no image with a label, so there is no mAP.")
-    if len(train_split) < 2:
-        raise DatasetError(f"{train_split.title} has one image, but training needs at least two.")
 
 
 def architecture(settings: TrainSettings) -> Architecture:
@@ -202,43 +204,20 @@ def initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
 # --- epochs ---------------------------------------------------------------------------------------
 
 
-class ImageExamples:
-    """Images, cropped at random if the reader does that."""
+@dataclass(frozen=True)
+class Examples:
+    """What the trained part of a network takes, images or features, and the labels."""
 
-    def __init__(self, reader: Reader, labels: NDArray[np.uint8], device: torch.device) -> None:
-        self.reader = reader
-        self.labels = torch.from_numpy(labels.astype(np.float32))
-        self.device = device
-
-    def batches(
-        self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give normalised images and their labels; `seed` decides the random crops."""
-        images = replace(self.reader, seed=seed).batches(batches)
-        for indices, pixels in zip(batches, images, strict=True):
-            inputs = self.reader.preprocessing.inputs(pixels, self.device)
-            yield inputs, self.labels[torch.as_tensor(indices)].to(self.device)
-
-
-class FeatureExamples:
-    """Features that were computed once."""
-
-    def __init__(
-        self, features: NDArray[np.float32], labels: NDArray[np.uint8], device: torch.device
-    ) -> None:
-        self.features = torch.from_numpy(np.array(features)).to(device)
-        self.labels = torch.from_numpy(labels.astype(np.float32)).to(device)
+    # Gives the inputs of each batch of indices; a seed decides the random crops of images.
+    inputs: Callable[[Sequence[Indices], tuple[int, ...]], Iterator[Tensor]]
+    labels: Tensor
 
     def batches(
         self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give features and their labels; nothing is random here."""
-        for indices in batches:
-            rows = torch.as_tensor(indices, device=self.features.device)
-            yield self.features[rows], self.labels[rows]
-
-
-Examples = ImageExamples | FeatureExamples
+        """Give the inputs and the labels of each batch of indices."""
+        for indices, inputs in zip(batches, self.inputs(batches, seed), strict=True):
+            yield inputs, self.labels[torch.as_tensor(indices)].to(inputs.device)
 
 
 def check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
@@ -338,43 +317,36 @@ class Trainer:
         self.trained.train(number == 1 or not self.settings.freeze_batch_norm)
         if self.spectral:
             self.spectral.track()
-        total = 0.0
-        batches = self._batches_of(number)
-        for inputs, labels in self.train_data.batches(batches, seed=(self.settings.seed, number)):
+        total, seed = 0.0, (self.settings.seed, number)
+        n_images = len(self.train_data.labels)
+        order = np.random.default_rng(seed).permutation(n_images)
+        size = min(self.settings.batch_size, n_images)
+        # An incomplete last batch is left out.
+        batches = [order[start : start + size] for start in range(0, n_images - size + 1, size)]
+        for inputs, labels in self.train_data.batches(batches, seed):
             self.optimiser.zero_grad(set_to_none=True)
-            logits = checked_logits(self._forward(inputs), labels.shape[1])
+            # Spectral norms are computed before autocast, in float32.
+            with (
+                self.spectral.weights() if self.spectral else nullcontext(),
+                torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed),
+            ):
+                logits = checked_logits(self.trained(inputs), labels.shape[1])
             loss = binary_cross_entropy_with_logits(logits.float(), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimiser.step()
             total += float(loss.detach())
             on_images(len(labels))
-        n_dropped = len(self.train_data.labels) - sum(map(len, batches))
-        on_images(n_dropped)
+        on_images(n_images - size * len(batches))
         mean = total / len(batches)
         _check_finite(mean, "training")
         return mean
-
-    def _forward(self, inputs: Tensor) -> object:
-        # Spectral norms are computed before autocast, in float32.
-        with (
-            self.spectral.weights() if self.spectral else nullcontext(),
-            torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed),
-        ):
-            return self.trained(inputs)
-
-    def _batches_of(self, number: int) -> list[NDArray[np.int64]]:
-        """Return an epoch's batches in random order; an incomplete last batch is dropped."""
-        n_images = len(self.train_data.labels)
-        order = np.random.default_rng((self.settings.seed, number)).permutation(n_images)
-        size = min(self.settings.batch_size, n_images)
-        return [order[start : start + size] for start in range(0, n_images - size + 1, size)]
 
     def validate(self) -> tuple[float, float]:
         """Return loss and mAP on the validation data; the network is in train mode afterwards."""
         if self.spectral:
             self.spectral.settle()
         self.trained.eval()
-        truth = self.val_data.labels.cpu()
+        truth = self.val_data.labels
         batches = in_batches(len(truth), self.settings.batch_size)
         with torch.inference_mode():
             logits = torch.cat(
@@ -423,7 +395,13 @@ class Trainer:
                 f"{path} already has {len(self.history)} epochs, more than the requested "
                 f"{self.settings.epochs}."
             )
-        self._restore_state(state)
+        adam: dict[int, dict[str, Tensor]] = {}
+        for key, value in state.items():
+            if key.startswith("adam."):
+                _, index, name = key.split(".")
+                adam.setdefault(int(index), {})[name] = value
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": adam, "param_groups": groups})
         self._write_metrics()  # a crash may have happened between the two files
 
     def _state(self) -> dict[str, Tensor]:
@@ -436,15 +414,6 @@ class Trainer:
             weights = self.checkpoint.network.state_dict()
             state |= {_SPECTRAL + name: value for name, value in weights.items()}
         return state
-
-    def _restore_state(self, state: Mapping[str, Tensor]) -> None:
-        adam: dict[int, dict[str, Tensor]] = {}
-        for key, value in state.items():
-            if key.startswith("adam."):
-                _, index, name = key.split(".")
-                adam.setdefault(int(index), {})[name] = value
-        groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": adam, "param_groups": groups})
 
 
 def _check_finite(loss: float, where: str) -> None:

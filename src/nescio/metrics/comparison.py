@@ -555,11 +555,11 @@ def compare_outputs(
 ) -> Comparison:
     """Evaluate each detector on each OOD set; see `compare`. The outputs must hold logits.
 
-    Detectors that learn are cloned. The clones learn from `train`, and those that learn from
-    held-out data are calibrated on `held_out`, which must be neither training nor test data.
-    Without this data, these detectors are skipped. `train_of` has other outputs for some detectors
-    to learn from, by the names in `detectors`. Detectors are also skipped if the outputs lack an
-    array that they score from.
+    Calibrated detectors are used as they are. Others that learn are cloned. The clones learn from
+    `train`, and those that learn from held-out data are calibrated on `held_out`, which must be
+    neither training nor test data. Without this data, these detectors are skipped. `train_of` has
+    other outputs for some detectors to learn from, by the names in `detectors`. Detectors are also
+    skipped if the outputs lack an array that they score from.
     """
     train_of = train_of or {}
     learned = {"the training outputs": train, "the held-out outputs": held_out}
@@ -612,6 +612,8 @@ def check_same_labels(id_outputs: Outputs, other_outputs: Mapping[str, Outputs |
 
 def _prepared(detector: Detector, sets: Sets) -> Detector | str:
     """Return the detector with what it has to learn, or the reason why it cannot run."""
+    if hasattr(detector, "calibration_"):
+        return detector
     reason = obstacle(detector, sets)
     if reason is not None:
         return reason

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nescio.monitor.monitor import Monitor
 
 _PAGE_WIDTH, _CARD_WIDTH = 760, 440  # of the figures, in pixels
-_CHANGES = {  # Change.kind in words
+CHANGES = {  # Change.kind in words
     "lower": "score lower than the calibration data",
     "some lower": "are mostly as before, but some score much lower than the calibration data",
     "higher": "score higher than the calibration data",
@@ -24,7 +24,7 @@ _CHANGES = {  # Change.kind in words
     "more extreme": "score very low or very high more often than the calibration data",
     "less extreme": "score very low or very high less often than the calibration data",
 }
-_ADVICE = (
+ADVICE = (
     "What to do: look at these inputs. If something is broken (a sensor, the preprocessing, the "
     "model), repair it. If they are what the model should work on, calibrate a new detector on "
     "data like them."
@@ -57,7 +57,7 @@ def headline(monitor: Monitor) -> str:
     if monitor.change is not None:
         return (
             f"ALARM: since about {monitor.change.since}, the inputs "
-            f"{_CHANGES[monitor.change.kind]}. This was noticed at input {monitor.alarm_at:,} of "
+            f"{CHANGES[monitor.change.kind]}. This was noticed at input {monitor.alarm_at:,} of "
             f"{n_samples:,}."
         )
     newest = *list(monitor.chart.windows)[-1:], monitor.chart.open_window()
@@ -78,7 +78,7 @@ def summary(monitor: Monitor) -> str:
     if not monitor.n_samples:
         return "\n".join(lines)
     if monitor.alarm:
-        lines.append(_ADVICE)
+        lines.append(ADVICE)
     lines.append(
         f"Flagged as out-of-distribution: {monitor.flagged:,} of {monitor.n_samples:,} "
         f"({monitor.flagged / monitor.n_samples:.2%}); about {monitor.expected_share:.2%} is "

@@ -224,7 +224,7 @@ def test_what_was_made_from_other_images_is_not_used(small_spec, bench_folder):
     changed = replace(pipeline.data.train)
     changed.__dict__["content"] = "another"
     other = replace(pipeline, data=replace(pipeline.data, train=changed))
-    assert other._best_file() != pipeline._best_file()
+    assert other.best_file() != pipeline.best_file()
 
 
 @pytest.mark.parametrize(

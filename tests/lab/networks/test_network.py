@@ -207,7 +207,7 @@ def test_a_network_of_ones_own(own_module, tmp_path):
         ("module:users_networks", "module:package.module:factory, got 'module:users_networks'"),
         ("module::Small", "module:package.module:factory, got"),
         ("module:users_nets.deep:Small", "cannot import 'users_nets.deep'.*PYTHONPATH"),
-        ("module:users_networks:Smal", "no function 'Smal'. Did you mean 'Small"),
+        ("module:users_networks:Smal", "has no 'Smal'. Did you mean 'Small"),
         ("module:users_networks:not_a_module", r"must return a torch module, got str"),
         ("module:math:sin", r"math:sin\(\) failed: TypeError"),
     ],

@@ -1,4 +1,4 @@
-"""Inputs of a report: those on which detectors disagree, false alarms, the first of each set."""
+"""Inputs of a report, as cards, and those on which detectors disagree."""
 
 import base64
 import io
@@ -9,19 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fixtures.reports import Page
-from nescio.detectors import MaxLogit
-from nescio.lab.benchmark.tables import Column, Table, TablePart
 from nescio.lab.report import build_report
-from nescio.lab.report.cases import (
-    Introduction,
-    case_groups,
-    energy_bars,
-    false_alarms,
-    introduced,
-    thumbnail,
-    why_no_pictures,
-)
+from nescio.lab.report.cases import case_groups, energy_bars, thumbnail, why_no_pictures
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
 
@@ -42,6 +31,21 @@ def test_cases_are_those_judged_differently_furthest_apart_first(evidence):
         ("pets", "joint_energy", "max_logit"): ["0.jpg"],
         ("pets", "max_logit", "joint_energy"): ["50.jpg"],
     }
+
+
+def test_a_chosen_detector_leads(evidence):
+    chosen = Scored(np.arange(100.0), {"stones": np.array([0.0, 1, 99, 2])})
+    changed = replace(evidence, scores={"mine": chosen, **evidence.scores})
+    groups = case_groups(changed, 0.95, ("mine", "joint_energy"))
+    assert list(_names(groups)) == [
+        (name, *pair)
+        for name in ("stones", "pets")
+        for pair in (("mine", "joint_energy"), ("joint_energy", "mine"))
+    ]
+    first = groups[0]["cases"][0]["verdicts"]
+    assert [verdict["detector"] for verdict in first] == ["mine", "joint_energy"]
+    assert first[0]["strange"] == "as strange as 1 in 50"  # two of the 100 ID scores are at most 1
+    assert first[1]["strange"] == "100 in 100 are as strange"
 
 
 def _pictures(evidence, ids, root):
@@ -110,7 +114,7 @@ def test_the_best_detector_has_cases_too(evidence):
     """It is compared with joint energy, on its own OOD set and on the ID set."""
     best = Scored(np.arange(100.0), {"stones": np.array([0.0, 1, 99, 2])})
     changed = replace(evidence, scores={**evidence.scores, "lof": best})
-    groups = case_groups(changed, 0.95, {"stones": "lof"})
+    groups = case_groups(changed, 0.95, best={"stones": "lof"})
     shown = _names(groups)
     assert shown["stones", "lof", "joint_energy"] == ["1.jpg", "3.jpg"]
     assert shown["stones", "joint_energy", "lof"] == ["2.jpg"]
@@ -158,119 +162,3 @@ def test_texts_are_shown_escaped_and_shortened(evidence, make_lines):
     assert "<summary>&lt;script&gt;alert(1)" in page
     assert "<script>alert" not in page
     assert "never shown" not in page
-
-
-def test_false_alarms_are_counted_by_true_label(evidence):
-    labels = np.zeros((100, 3), dtype=np.uint8)
-    labels[:20, 0] = 1  # joint energy flags 1 to 4 of these, and 50, which has no label
-    labels[20:40, 1] = 1
-    labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
-    alarms = false_alarms(labelled, 0.95)
-    assert alarms["kind"] == alarms["label_kind"] == "true"
-    assert (
-        "5 of 100 inputs are flagged by joint_energy, 5 by max_logit, 4 by both" in alarms["totals"]
-    )
-    rows = [
-        (row["label"], row["n_inputs"], row["by_detector"]["joint_energy"]["flagged"])
-        for row in alarms["by_label"]
-    ]
-    assert rows == [("label 0", 20, 4), ("label 1", 20, 0)]
-    assert alarms["by_label"][0]["by_detector"]["max_logit"]["share"] == 0.25
-    assert "joint_energy: 1 of 60 inputs with 0 true labels, 1.7 %" in alarms["by_count"]
-
-
-def test_without_truth_the_most_likely_label_counts(evidence):
-    logits = np.full((100, 3), -3.0)
-    logits[:10, 2] = -1  # nothing is predicted, yet this one is the likeliest
-    alarms = false_alarms(replace(evidence, id_outputs=Outputs(logits)), 0.95)
-    assert (alarms["kind"], alarms["label_kind"]) == ("predicted", "most likely")
-    assert [(row["label"], row["n_inputs"]) for row in alarms["by_label"]] == [
-        ("label 2", 10),
-        ("label 0", 90),
-    ]
-    assert "joint_energy: 5 of 100 inputs with 0 predicted labels" in alarms["by_count"]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "said"),
-    [
-        ((12, 10, 9), "Labels with fewer than 10 inputs are not listed."),
-        ((7, 4, 3), "Labels with fewer than 7 inputs are not listed."),
-        ((1, 0, 0), "Labels without inputs are not listed."),
-        ((12, 11, 10), ""),
-    ],
-)
-def test_the_cut_that_was_used_is_said(evidence, sizes, said):
-    labels = (np.arange(100)[:, None] < sizes).astype(np.uint8)
-    labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
-    alarms = false_alarms(labelled, 0.95)
-    assert alarms["left_out"] == said
-    least = min(10, max(sizes))
-    assert sorted(row["n_inputs"] for row in alarms["by_label"]) == sorted(
-        size for size in sizes if size >= least
-    )
-
-
-def test_the_best_detectors_are_beside_the_two(evidence):
-    later = Scored(np.arange(100.0)[::-1].copy(), {})
-    more = {f"d{number}": later for number in range(9)}
-    changed = replace(evidence, scores={**evidence.scores, **more})
-    alarms = false_alarms(changed, 0.95, ["d0", "joint_energy", "d0"])
-    assert list(alarms["styles"]) == ["joint_energy", "max_logit", "d0"]
-    assert "4 by both; 5 by d0." in alarms["totals"]
-    assert "d0: 5 of 100 inputs" in alarms["by_count"]
-    assert alarms["by_count"].count('class="bar c0"') == alarms["by_count"].count(
-        'class="bar joint"'
-    )
-    # At most as many detectors as there are colours.
-    assert len(false_alarms(changed, 0.95, list(more))["styles"]) == 5
-
-
-# --- the first inputs of each set ---
-
-TABLE = Table(
-    "Let through <if>",
-    (Column("detector", number=False), Column("stones")),
-    (((TablePart("max_logit"),), (TablePart("12.00", best=True),)),),
-    ("In hindsight.",),
-)
-
-
-def introduction(evidence):
-    detector = MaxLogit().calibrate(evidence.id_outputs, tpr=0.9)
-    return Introduction(("The model knows <seven> labels.",), TABLE, detector)
-
-
-def test_the_first_inputs_of_each_set_are_shown_with_their_verdicts(make_evidence):
-    evidence = make_evidence(oods=("stones", "leaves"))
-    beginning = introduction(evidence)
-    sets = introduced(beginning, evidence)["sets"]
-    assert [shown["name"] for shown in sets if shown["is_id"]] == ["pets"]
-    all_outputs = {"pets": evidence.id_outputs, **evidence.ood_outputs}
-    for shown, (name, outputs) in zip(sets, all_outputs.items(), strict=True):
-        assert shown["name"] == name
-        inside = beginning.detector.predict(outputs) == 1
-        assert shown["n_flagged"] == (~inside).sum()
-        assert [case["name"] for case in shown["cases"]] == outputs.ids[:6].tolist()
-        assert [case["verdicts"][0]["inside"] for case in shown["cases"]] == inside[:6].tolist()
-        right = inside if shown["is_id"] else ~inside
-        assert [case["verdicts"][0]["right"] for case in shown["cases"]] == right[:6].tolist()
-        for case, logits in zip(shown["cases"], outputs.logits, strict=False):
-            labels = [f"label-{label}" for label in range(7) if logits[label] > 0]
-            assert case["predicted"] == (", ".join(labels) or "nothing")
-
-
-def test_the_section_comes_first_and_only_if_asked_for(make_evidence, make_lines):
-    evidence = make_evidence()
-    lines = make_lines(evidence, n_bootstrap=0)
-    html = build_report(lines, [evidence], title="Tiny", introduction=introduction(evidence))
-    page = Page(html)
-    assert page.ids.index("verdicts") < page.ids.index("summary")
-    checked = introduction(evidence).detector.self_check(evidence.id_outputs)
-    parts = ("knows <seven> labels.", "Let through <if>", "12.00", "In hindsight.", "predicted: ")
-    parts += ("What this detector does not see", checked.summary(), "all values times 10")
-    for part in parts:
-        assert part in page.text
-    plain = Page(build_report(lines, [evidence], title="Tiny"))
-    assert "verdicts" not in plain.ids
-    assert "predicted: " not in plain.text

@@ -2,20 +2,14 @@
 
 The numbers are kept as printed. Some of them are unusual:
 
-- Table 7 (sums, Textures) repeats 18 numbers of Table 5 (sums, ImageNet): the rows Logit, Prob and
-  ODIN for MS-COCO and PASCAL-VOC are the same to the last digit, although the OOD set differs. The
-  NUS-WIDE column and the rows Mahalanobis and Energy differ. This is probably a mistake: an AUPR of
-  73.25 (Logit, MS-COCO) does not fit Table 6, where the nearly random Isolation Forest has 90.45.
+- Table 7 (sums, Textures) repeats 18 numbers of Table 5 (sums, ImageNet). This is probably a
+  mistake: an AUPR of 73.25 (Logit, MS-COCO) does not fit Table 6, where the nearly random Isolation
+  Forest has 90.45.
 - ODIN equals MaxLogit for MS-COCO and NUS-WIDE in Table 1, and for PASCAL-VOC and NUS-WIDE in
-  Tables 4 and 6. This is expected if tuning chose no perturbation, because under the max the
-  temperature does not change the ranking. For PASCAL-VOC in Table 1 only the AUPR differs (83.16,
-  83.14). In Table 5, ODIN equals Prob for MS-COCO.
+  Tables 4 and 6. This is expected if tuning chose no perturbation.
 - In Table 8, NUS-WIDE has a worse FPR95 for the top 60 labels (49.03) than for the top 40 and for
-  all (48.98). PASCAL-VOC has 20 labels, so it has "-" for 40 and 60. If all labels and a top k have
-  the same number, the paper prints only the former in bold.
+  all (48.98). PASCAL-VOC has 20 labels, so it has "-" for 40 and 60.
 - Table 3 prints in-distribution sets as rows and methods as columns; `row` is the method here too.
-- The last row is "JointEnergy", "JointEnergy (ours)" or "Energy": the same method. PASCAL-VOC is
-  "PASCAL" in Tables 2 and 5 to 8; here it has one name.
 """
 
 from __future__ import annotations
@@ -30,31 +24,15 @@ from nescio.errors import ParameterError
 
 @dataclass(frozen=True)
 class PaperCell:
-    """One number of a table, or the text in its place.
+    """One number of a table, or the text in its place."""
 
-    Attributes
-    ----------
-    row : str
-        The method, as printed.
-    aggregation : str
-        "sum" in the tables with a column for it, otherwise empty.
-    detector : str
-        The same method in nescio, such as "odin(aggregate=sum)"; empty if the paper has "N/A".
-    id, ood : str
-        Names of the in-distribution and the out-of-distribution set.
-    measure : str
-        "fpr" (at a TPR of 95 %), "auroc" or "aupr".
-    text : str
-        As printed: a number in per cent, "N/A" or "-".
-    """
-
-    row: str
-    aggregation: str
-    detector: str
-    id: str
+    row: str  # the method, as printed
+    aggregation: str  # "sum" in the tables with a column for it, otherwise empty
+    detector: str  # the same method in nescio, with parameters; empty if the paper has "N/A"
+    id: str  # the in-distribution set
     ood: str
-    measure: str
-    text: str
+    measure: str  # "fpr" (at a TPR of 95 %), "auroc" or "aupr"
+    text: str  # as printed: a number in per cent, "N/A" or "-"
 
     @property
     def value(self) -> float | None:
@@ -64,27 +42,13 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper.
+    """A table of the paper."""
 
-    Attributes
-    ----------
-    key : str
-        Short name: "main", "ablation", "max-sum", ...
-    number : str
-        The number in the paper, such as "Table 1".
-    caption : str
-        What the table shows, not in the paper's words.
-    cells : tuple of PaperCell
-        Row by row, with the measures of one set next to each other.
-    remark : str
-        A remark on its numbers; usually empty.
-    """
-
-    key: str
-    number: str
-    caption: str
-    cells: tuple[PaperCell, ...]
-    remark: str = ""
+    key: str  # a short name: "main", "ablation", "max-sum", ...
+    number: str  # such as "Table 1"
+    caption: str  # what the table shows, not in the paper's words
+    cells: tuple[PaperCell, ...]  # row by row, with the measures of one set next to each other
+    remark: str = ""  # on its numbers
 
     @property
     def turned(self) -> bool:
@@ -135,7 +99,7 @@ def paper_tables() -> dict[str, PaperTable]:
     Table 8 topk 63
     """
     cells: dict[str, list[PaperCell]] = {key: [] for key in _CAPTIONS}
-    text = files("nescio.lab.benchmark").joinpath("paper.csv").read_text("utf-8")
+    text = (files(__package__) / "paper.csv").read_text("utf-8")
     for line in csv.DictReader(text.splitlines()):
         cells[line.pop("table")].append(PaperCell(text=line.pop("value"), **line))
     return {

@@ -77,7 +77,11 @@ def run_in_processes(
             process.join()
         finally:
             slots.put(slot)
-        return failure or _ended(process.exitcode)
+        if not failure and process.exitcode == -getattr(signal, "SIGKILL", 9):
+            return "its process was killed, perhaps because memory ran out. Run fewer --jobs."
+        if not failure and process.exitcode:
+            return f"its process ended with exit code {process.exitcode}."
+        return failure
 
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(run, pipeline) for pipeline in pipelines]
@@ -120,12 +124,6 @@ def _listen(connection: Connection, watch: Watch) -> str:
                 report(message)
             else:
                 failure = message
-
-
-def _ended(exit_code: int | None) -> str:
-    if exit_code == -getattr(signal, "SIGKILL", 9):
-        return "its process was killed, perhaps because memory ran out. Run fewer --jobs."
-    return f"its process ended with exit code {exit_code}." if exit_code else ""
 
 
 def _work(

@@ -33,33 +33,16 @@ MEASURES = ("fpr", "auroc", "aupr")
 
 @dataclass(frozen=True)
 class Line:
-    """One result.
+    """The result of one detector on one OOD set, for one seed."""
 
-    Attributes
-    ----------
-    spec : str
-        The name of the benchmark.
-    id, ood : str
-        Names of the in-distribution and the out-of-distribution set.
-    detector : str
-        As the spec names it, such as "top_k_joint_energy(k=5)".
-    seed : int
-    evaluation : Evaluation or None
-        None if the detector could not run.
-    skipped : str
-        The reason why it could not run.
-    manifest : mapping
-        What the result was made from: data, network, settings, versions.
-    """
-
-    spec: str
-    id: str
+    spec: str  # the name of the benchmark
+    id: str  # the in-distribution set
     ood: str
-    detector: str
+    detector: str  # as the spec names it, such as "top_k_joint_energy(k=5)"
     seed: int
-    evaluation: Evaluation | None
-    skipped: str = ""
-    manifest: Mapping[str, Any] = field(default_factory=dict)
+    evaluation: Evaluation | None  # None if the detector could not run
+    skipped: str = ""  # the reason why it could not run
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # data, network, settings, versions
 
     def as_dict(self) -> dict[str, Any]:
         """Return the line as plain data, for JSON."""
@@ -74,17 +57,14 @@ class Line:
         _check_manifest(content["manifest"])
         head = {name: content[name] for name in ("spec", "id", "ood", "detector", "seed")}
         skipped = str(content.get("skipped", ""))
-        evaluation = None if skipped else _read_evaluation(content)
+        evaluation = None
+        if not skipped:
+            names = [field.name for field in fields(Evaluation)]
+            evaluation = from_table(Evaluation, {name: content[name] for name in names})
+            checked_whole("n_id", evaluation.n_id, minimum=1)
+            checked_whole("n_ood", evaluation.n_ood, minimum=1)
         manifest = dict(content["manifest"])
         return from_table(cls, head, evaluation=evaluation, skipped=skipped, manifest=manifest)
-
-
-def _read_evaluation(content: Mapping[str, Any]) -> Evaluation:
-    names = [field.name for field in fields(Evaluation)]
-    evaluation = from_table(Evaluation, {name: content[name] for name in names})
-    checked_whole("n_id", evaluation.n_id, minimum=1)
-    checked_whole("n_ood", evaluation.n_ood, minimum=1)
-    return evaluation
 
 
 def _check_manifest(manifest: Mapping[str, Any]) -> None:
@@ -183,30 +163,15 @@ _KIND = FileKind("nescio.evidence", "file of a benchmark's scores")
 
 @dataclass(frozen=True)
 class Evidence:
-    """The scores of every detector, and the outputs that they were computed from.
-
-    Attributes
-    ----------
-    id_name : str
-        The in-distribution set.
-    seed : int
-    id_outputs : Outputs
-        The outputs on in-distribution test data.
-    ood_outputs : mapping of OOD set to Outputs
-    scores : mapping of detector to Scored
-    image_roots : mapping of set to Path
-        For sets of images, the folder that the ids of its outputs are relative to.
-    of_lines : str
-        A hash of the result lines made from the scores; empty if there are none on disk.
-    """
+    """The scores of every detector, and the outputs that they were computed from."""
 
     id_name: str
     seed: int
-    id_outputs: Outputs
-    ood_outputs: Mapping[str, Outputs]
-    scores: Mapping[str, Scored]
-    image_roots: Mapping[str, Path] = field(default_factory=dict)
-    of_lines: str = ""
+    id_outputs: Outputs  # on test data
+    ood_outputs: Mapping[str, Outputs]  # by OOD set
+    scores: Mapping[str, Scored]  # by detector
+    image_roots: Mapping[str, Path] = field(default_factory=dict)  # what the ids are relative to
+    of_lines: str = ""  # a hash of the lines made from the scores; empty if none are on disk
 
 
 def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[str, Path]) -> None:
@@ -264,17 +229,10 @@ RESULTS = "results.jsonl"
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """The results of a benchmark.
-
-    Attributes
-    ----------
-    folder : Path
-    lines : tuple of Line
-        By set, then by seed.
-    """
+    """The results of a benchmark."""
 
     folder: Path
-    lines: tuple[Line, ...]
+    lines: tuple[Line, ...]  # by set, then by seed
 
     @classmethod
     def load(cls, folder: str | Path) -> BenchmarkRun:
@@ -290,21 +248,19 @@ class BenchmarkRun:
 
     def evidence(self) -> list[Evidence]:
         """Return the evidence of each set and seed."""
-        runs = dict.fromkeys((line.id, line.seed) for line in self.lines)
-        return [self._evidence_of(*run) for run in runs]
-
-    def _evidence_of(self, id_name: str, seed: int) -> Evidence:
-        path = run_file(self.folder, id_name, seed, ".safetensors")
-        lines = [line for line in self.lines if (line.id, line.seed) == (id_name, seed)]
-        try:
-            evidence = load_evidence(path)
-        except FileError as error:
-            raise FileError(f"{error} Run the benchmark again to create it.") from error
-        if evidence.of_lines != lines_hash(lines):
-            raise FileError(
-                f"{path} does not belong to {self.folder / RESULTS}. Run the benchmark again, "
-                "until it is complete."
-            )
+        evidence = []
+        for run in dict.fromkeys((line.id, line.seed) for line in self.lines):
+            path = run_file(self.folder, *run, ".safetensors")
+            try:
+                evidence.append(load_evidence(path))
+            except FileError as error:
+                raise FileError(f"{error} Run the benchmark again to create it.") from error
+            lines = [line for line in self.lines if (line.id, line.seed) == run]
+            if evidence[-1].of_lines != lines_hash(lines):
+                raise FileError(
+                    f"{path} does not belong to {self.folder / RESULTS}. Run the benchmark again, "
+                    "until it is complete."
+                )
         return evidence
 
 

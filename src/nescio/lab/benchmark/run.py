@@ -338,7 +338,7 @@ class Pipeline:
         module = name.removeprefix(OWN) if name.startswith(OWN) else None
         if file:
             return load_checkpoint(Path(file).expanduser(), module=module), {"network": file}
-        best = self._best_file()
+        best = self.best_file()
         self._make(best, lambda: self._train(best))
         checkpoint = load_checkpoint(best.with_name("best.safetensors"), module=module)
         training = {
@@ -350,15 +350,7 @@ class Pipeline:
         }
         return checkpoint, training
 
-    def check_network(self) -> None:
-        """Raise if the network cannot be loaded from its file, or cannot be built."""
-        if self.data.source.network:
-            self.network()
-        elif not self._best_file().exists():
-            with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
-                initial_network(self.settings, len(self.data.train.label_names or ()))
-
-    def _best_file(self) -> Path:
+    def best_file(self) -> Path:
         """Return the file that says which epoch is the best; it is written after the training."""
         weights = Path(self.settings.model.weights)
         facts = {
@@ -547,9 +539,12 @@ def make_pipelines(
         )
         for number, (data, seed) in enumerate(pairs, 1)
     ]
-    for pipeline in pipelines:
-        if pipeline.seed == spec.seeds[0]:  # all seeds have the same network
-            pipeline.check_network()
+    for pipeline in pipelines[:: len(spec.seeds)]:  # all seeds have the same network
+        if pipeline.data.source.network:
+            pipeline.network()  # raises if its file cannot be read
+        elif not pipeline.best_file().exists():
+            with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
+                initial_network(pipeline.settings, len(pipeline.data.train.label_names or ()))
     return pipelines
 
 

@@ -1,23 +1,7 @@
 """A benchmark is data: one TOML file that names data sets, network, detectors and seeds.
 
-    title = "Scenes of handwritten digits"
-    seeds = [0, 1, 2]
-    detectors = ["joint_energy", "max_logit", "top_k_joint_energy(k=5)", "odin(aggregate=sum)"]
-
-    [train.model]            # the sections of `nescio train --config`
-    name = "small-cnn"
-
-    [tune]                   # the keys of `nescio tune --config`
-    images = 500             # validation images for tuning ODIN and Mahalanobis; default 1,000
-
-    [[sets]]                 # an in-distribution set and the out-of-distribution sets for it
-    name = "digits"
-    data = "digits:{data}/digits"
-    ood = { photos = "digits@photos:{data}/digits" }
-
-`protocol = "authors"` takes the settings of the authors' code as defaults; see `with_protocol` and
-authors.toml. `{data}` stands for the folder that all data is in, which `nescio bench --data` names.
-`nescio bench NAME --show` prints a shipped spec.
+docs/how-to/run-a-benchmark.md shows one, and `nescio bench NAME --show` prints a shipped one.
+`{data}` in it stands for the folder that all data is in, which `nescio bench --data` names.
 """
 
 from __future__ import annotations
@@ -51,30 +35,14 @@ _SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class BenchmarkSet:
-    """An in-distribution set and the out-of-distribution sets that it is compared with.
-
-    Attributes
-    ----------
-    name : str
-    data : str
-        The address of a data set with the splits train, val and test, as `KIND:PATH`.
-    ood : mapping of str to str
-        Name and address of each out-of-distribution set, as `KIND:PATH` or `KIND@SPLIT:PATH`.
-    network : str
-        The file of a trained network. If empty, one network is trained per seed.
-    skip_bad : bool
-        Whether to leave out images that cannot be read.
-    mean_labels : int
-        What `k=mean_labels` stands for. If 0, the mean number of labels per training image is
-        counted and rounded.
-    """
+    """An in-distribution set and the out-of-distribution sets that it is compared with."""
 
     name: str
-    data: str
-    ood: Mapping[str, str]
-    network: str = ""
-    skip_bad: bool = False
-    mean_labels: int = 0
+    data: str  # the address of a data set with the splits train, val and test: KIND:PATH
+    ood: Mapping[str, str]  # name and address of each OOD set: KIND:PATH or KIND@SPLIT:PATH
+    network: str = ""  # the file of a trained network; if empty, one is trained per seed
+    skip_bad: bool = False  # whether to leave out images that cannot be read
+    mean_labels: int = 0  # what `k=mean_labels` stands for; if 0, counted in the training images
 
     def __post_init__(self) -> None:
         parse_address(self.data).with_split("test")
@@ -97,49 +65,21 @@ class BenchmarkSet:
 
 @dataclass(frozen=True)
 class BenchmarkSpec:
-    """What to run.
+    """What to run. docs/how-to/run-a-benchmark.md describes every key."""
 
-    Attributes
-    ----------
-    name : str
-        The name of the file, without its suffix.
-    title : str
-    detectors : tuple of str
-        Such as "joint_energy", "top_k_joint_energy(k=5)" or "package.module:Class(k=5)". The value
-        of k may be mean_labels.
-    sets : tuple of BenchmarkSet
-    seeds : tuple of int
-        One network is trained per seed.
-    train : TrainSettings
-    tune : TuneSettings
-    paper_tables : tuple of str
-        Keys of the paper's tables that the results are compared with.
-    bootstrap : int
-        Number of resamples for the intervals.
-    features : str, optional
-        The layers that detectors read, as `extract` takes them, such as "pooled,penultimate", which
-        is the default for nescio's networks. The first are the features.
-    fit_on : mapping of str to {"train", "val"}
-        The split that a detector learns from, by the name of the detector; by default "train".
-    nus_wide_halves : {"nescio", "authors"}
-        How the official Test list of NUS-WIDE is halved; see `load_nus_wide`.
-    protocol : {"paper", "authors"}
-        Where the defaults come from; see `with_protocol`.
-    """
-
-    name: str
+    name: str  # of the file, without its suffix
     title: str
-    detectors: tuple[str, ...]
+    detectors: tuple[str, ...]  # with their parameters; the value of k may be mean_labels
     sets: tuple[BenchmarkSet, ...]
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = (0,)  # one network is trained per seed
     train: TrainSettings = field(default_factory=TrainSettings)
     tune: TuneSettings = field(default_factory=TuneSettings)
-    paper_tables: tuple[str, ...] = ()
-    bootstrap: int = 1000
-    features: str | None = None
-    fit_on: Mapping[str, str] = field(default_factory=dict)
-    nus_wide_halves: str = "nescio"
-    protocol: str = "paper"
+    paper_tables: tuple[str, ...] = ()  # keys of those that the results are compared with
+    bootstrap: int = 1000  # resamples for the intervals
+    features: str | None = None  # the layers that detectors read, as `extract` takes them
+    fit_on: Mapping[str, str] = field(default_factory=dict)  # "train" or "val", by detector
+    nus_wide_halves: str = "nescio"  # or "authors": see `load_nus_wide`
+    protocol: str = "paper"  # or "authors": see `with_protocol`
 
     def __post_init__(self) -> None:
         for name in ("detectors", "sets", "seeds"):
@@ -183,11 +123,8 @@ class BenchmarkSpec:
 
     def fitted_on_val(self) -> tuple[str, ...]:
         """Return the detectors that learn from validation data instead of training data."""
-        return tuple(
-            text
-            for text in self.detectors
-            if self.fit_on.get(parse_detector(text)[0], "train") == "val"
-        )
+        fit_on = {text: self.fit_on.get(parse_detector(text)[0]) for text in self.detectors}
+        return tuple(text for text, split in fit_on.items() if split == "val")
 
     def calibrated_on_val(self) -> tuple[str, ...]:
         """Return the detectors that learn from held-out data, which is the validation data."""
@@ -236,9 +173,8 @@ def resolve_detector(text: str, *, mean_labels: int) -> Detector:
 
 def shipped_specs() -> dict[str, str]:
     """Return the name and the text of each shipped spec, in alphabetical order."""
-    folder = files("nescio.lab.benchmark").joinpath("specs")
-    texts = {entry.name: entry.read_text("utf-8") for entry in folder.iterdir()}
-    return {name.removesuffix(_SUFFIX): texts[name] for name in sorted(texts)}
+    entries = sorted((files(__package__) / "specs").iterdir(), key=lambda entry: entry.name)
+    return {entry.name.removesuffix(_SUFFIX): entry.read_text("utf-8") for entry in entries}
 
 
 def load_spec(name_or_path: str | Path, *, protocol: str | None = None) -> BenchmarkSpec:
@@ -282,12 +218,8 @@ PROTOCOLS = ("paper", "authors")
 def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict[str, Any]:
     """Return the table of a benchmark, with a protocol's settings where it has none of its own.
 
-    Parameters
-    ----------
-    table : mapping
-        As `tomllib` returns it.
-    protocol : {"paper", "authors"}, optional
-        By default the one that the table names, or the paper's.
+    The protocol is by default the one that the table names, or the paper's. The settings of the
+    authors' code are in authors.toml, and in the table's own [authors].
     """
     own = {name: value for name, value in table.items() if name not in PROTOCOLS}
     name = checked_choice("protocol", protocol or own.get("protocol", "paper"), PROTOCOLS)
@@ -296,10 +228,8 @@ def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict
             raise ParameterError(f"{key} must be a table of settings, got {table[key]!r}.")
     settings: dict[str, Any] = {}
     if name != "paper":
-        folder = files("nescio.lab.benchmark")
-        settings = tomllib.loads(folder.joinpath(f"{name}.toml").read_text("utf-8"))
-    settings = merged(settings, table.get(name, {}))
-    return merged(settings, own) | {"protocol": name}
+        settings = tomllib.loads((files(__package__) / f"{name}.toml").read_text("utf-8"))
+    return merged(merged(settings, table.get(name, {})), own) | {"protocol": name}
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,22 +53,12 @@ TableCell = tuple[TablePart, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A table, independent of any format.
+    """A table, independent of any format."""
 
-    Attributes
-    ----------
-    title : str
-        Plain text; may be empty.
-    columns : tuple of Column
-    rows : tuple of rows, each a tuple with one TableCell per column
-    notes : tuple of str
-        Plain text, shown below the table.
-    """
-
-    title: str
+    title: str  # plain text; may be empty
     columns: tuple[Column, ...]
-    rows: tuple[tuple[TableCell, ...], ...]
-    notes: tuple[str, ...] = ()
+    rows: tuple[tuple[TableCell, ...], ...]  # each with one cell per column
+    notes: tuple[str, ...] = ()  # plain text, shown below the table
 
     def to_markdown(self) -> str:
         """Return a Markdown table, with the title above and the notes below."""
@@ -192,11 +182,7 @@ def _latex_cell(cell: TableCell) -> str:
 def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, Table]:
     """Return all tables of a benchmark, by the names of their files.
 
-    Parameters
-    ----------
-    lines : sequence of Line
-    paper : sequence of str
-        Keys of the paper's tables to compare the results with.
+    `paper` has the keys of the paper's tables to compare the results with.
     """
     pairs = dict.fromkeys((line.id, line.ood) for line in lines)
     names = [f"{file_name(id_name)}-vs-{file_name(ood)}" for id_name, ood in pairs]
@@ -257,12 +243,10 @@ def _tuned(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return epsilon and, if not 1, the temperature of each tuned method and aggregate."""
     settings = {}
     for setting in (manifest.get("tuning") or {}).get("best", []):
-        temperature = (
-            "" if setting["temperature"] in (None, 1) else f", T = {setting['temperature']:g}"
-        )
-        settings[f"{setting['method']} {setting['aggregate']} ε"] = (
-            f"{setting['epsilon']:g}{temperature}"
-        )
+        temperature = setting["temperature"] or 1
+        shown = "" if temperature == 1 else f", T = {temperature:g}"
+        name = f"{setting['method']} {setting['aggregate']} ε"
+        settings[name] = f"{setting['epsilon']:g}{shown}"
     return settings
 
 
@@ -279,26 +263,16 @@ def _result_table(lines: Sequence[Line]) -> Table:
     """Return the table of lines that all belong to one pair."""
     pair = (lines[0].id, lines[0].ood)
     summary = summarise(lines).get(pair, {})
-    columns = {
-        measure: {name: measures[measure] for name, measures in summary.items()}
+    columns = [
+        (measure, _NAMES[measure], {name: by[measure] for name, by in summary.items()})
         for measure in MEASURES
-    }
-    rows = _detector_rows(
-        sorted(summary, key=lambda name: summary[name]["fpr"].mean),
-        [(measure, _NAMES[measure], spreads) for measure, spreads in columns.items()],
-    )
+    ]
+    seeds = _seeds_note(by["fpr"] for by in summary.values())
     return Table(
         title=f"{pair[0]} against {pair[1]}",
-        columns=(
-            Column("detector", number=False),
-            *(Column(_TITLES[measure]) for measure in MEASURES),
-        ),
-        rows=rows,
-        notes=(
-            *_seeds_note(columns["fpr"].values()),
-            *_protocol_note(lines),
-            *_skipped_notes(lines),
-        ),
+        columns=(Column("detector", number=False), *(Column(_TITLES[m]) for m in MEASURES)),
+        rows=_detector_rows(sorted(summary, key=lambda name: summary[name]["fpr"].mean), columns),
+        notes=(*seeds, *_protocol_note(lines), *_skipped_notes(lines)),
     )
 
 
@@ -351,9 +325,9 @@ def _seeds_note(spreads: Iterable[Spread]) -> list[str]:
 def _protocol_note(lines: Iterable[Line], *, always: bool = False) -> tuple[str, ...]:
     """Return a note that names the protocol; the paper's, which is the default, only if asked."""
     names = sorted({line.manifest["protocol"] for line in lines if "protocol" in line.manifest})
-    return (
-        (f"Protocol: {' and '.join(names)}.",) if names and (always or names != ["paper"]) else ()
-    )
+    if not names or (names == ["paper"] and not always):
+        return ()
+    return (f"Protocol: {' and '.join(names)}.",)
 
 
 def _skipped_notes(lines: Iterable[Line]) -> list[str]:
@@ -386,7 +360,7 @@ def paper_table(table: PaperTable) -> Table:
         title=f"{table.number} of the paper: {table.caption}",
         columns=_columns(grid),
         rows=tuple(rows),
-        notes=(f"Each cell: {' / '.join(measures)}, per cent.", *_remark(table)),
+        notes=(f"Each cell: {' / '.join(measures)}, per cent.", *filter(None, [table.remark])),
     )
 
 
@@ -406,18 +380,18 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
     """Return a table of the paper with results beside its numbers, one row per measure.
 
     Each cell has the result, the paper's number, and the difference in percentage points. The best
-    results and the best of the paper's numbers are bold.
-
-    Parameters
-    ----------
-    table : PaperTable
-    lines : sequence of Line
-        Results of the network that the table is about, which is not checked. They are matched by
-        the names of ID set, OOD set and detector; other lines are ignored.
+    results and the best of the paper's numbers are bold. The lines must be of the network that the
+    table is about, which is not checked. They are matched by the names of ID set, OOD set and
+    detector; other lines are ignored.
     """
     wanted = {(cell.id, cell.ood, cell.detector) for cell in table.cells if cell.detector}
     lines = [line for line in lines if (line.id, line.ood, line.detector) in wanted]
-    ours = _our_cells(table, lines)
+    summary = summarise(lines)
+    ours = {
+        cell: summary[cell.id, cell.ood][cell.detector][cell.measure]
+        for cell in table.cells
+        if cell.detector in summary.get((cell.id, cell.ood), {})
+    }
     best = _best_cells((cell, 100 * spread.mean) for cell, spread in ours.items())
     papers_best = _best_cells((cell, cell.value) for cell in table.cells)
     grid = _grid(table)
@@ -441,21 +415,10 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
             else "None of the results is of a set, an OOD set and a detector of this table.",
             *_seeds_note(ours.values()),
             *_protocol_note(lines, always=True),
-            *_remark(table),
+            *filter(None, [table.remark]),
             *_skipped_notes(lines),
         ),
     )
-
-
-def _our_cells(table: PaperTable, lines: Sequence[Line]) -> dict[PaperCell, Spread]:
-    """Return the result for each cell of the paper."""
-    summary = summarise(lines)
-    results = {}
-    for cell in table.cells:
-        of_pair = summary.get((cell.id, cell.ood), {})
-        if cell.detector in of_pair:
-            results[cell] = of_pair[cell.detector][cell.measure]
-    return results
 
 
 def _compared(
@@ -503,10 +466,6 @@ def _columns(grid: _Grid, *further: str) -> tuple[Column, ...]:
 
 def _head_cells(head: _Head) -> list[TableCell]:
     return [(TablePart(text, values={title: text}),) for title, text in head]
-
-
-def _remark(table: PaperTable) -> list[str]:
-    return [table.remark] if table.remark else []
 
 
 # --- detectors side by side -----------------------------------------------------------------------

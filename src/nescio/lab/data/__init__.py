@@ -61,24 +61,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DataSource:
-    """A kind of data set.
+    """A kind of data set."""
 
-    Attributes
-    ----------
-    load : callable
-        `load(root, split, skip_bad=...)` returns a `Split`.
-    splits : tuple of str, or None
-        The splits it has; empty if it has none, None if the data itself names them.
-    what : str
-        What it is, in one line.
-    root_help : str
-        What the path of an address points to.
-    """
-
-    load: Callable[..., Split]
-    splits: tuple[str, ...] | None
-    what: str
-    root_help: str
+    load: Callable[..., Split]  # `load(root, split, skip_bad=...)`
+    splits: tuple[str, ...] | None  # empty if it has none, None if the data itself names them
+    what: str  # what it is, in one line
+    root_help: str  # what the path of an address points to
 
 
 DATASETS = {

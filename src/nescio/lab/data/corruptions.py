@@ -8,7 +8,6 @@ two of these.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -158,31 +157,26 @@ def corrupt(
     return made.astype(images.dtype, copy=False)
 
 
-@dataclass(frozen=True)
-class CorruptedReader:
-    """Reads images as pixels from 0 to 1, and corrupts each one the same way in any batch."""
+def corrupted_batches(
+    reader: Reader, name: str, batches: Iterable[Indices], seed: tuple[int, ...] = (0,)
+) -> Iterator[NDArray[np.float32]]:
+    """Give the images of each batch of indices as pixels from 0 to 1, corrupted.
 
-    reader: Reader
-    name: str  # one of CORRUPTIONS
-    seed: tuple[int, ...] = (0,)  # the first number decides the partners of the images
-
-    def batches(self, batches: Iterable[Indices]) -> Iterator[NDArray[np.float32]]:
-        """Give the corrupted images of each batch of indices, in order."""
-        batches = [np.asarray(batch) for batch in batches]
-        # The partner of an image is the next one in a random circle, never itself.
-        circle = np.random.default_rng(self.seed[0]).permutation(len(self.reader.split))
-        partner_of = np.empty(len(circle), np.intp)
-        partner_of[circle] = np.roll(circle, -1)
-        images = self.reader.batches(batches)
-        partners = self.reader.batches(partner_of[batch] for batch in batches)
-        colours = {"mean": self.reader.preprocessing.mean, "std": self.reader.preprocessing.std}
-        for indices, *pair in zip(batches, images, partners, strict=True):
-            pixels, partner = (part.astype(np.float32) / np.float32(255) for part in pair)
-            rows = [slice(row, row + 1) for row in range(len(indices))]
-            rngs = [np.random.default_rng((*self.seed, int(index))) for index in indices]
-            yield np.concatenate(
-                [
-                    corrupt(self.name, pixels[row], partner[row], rng, **colours)
-                    for row, rng in zip(rows, rngs, strict=True)
-                ]
-            )
+    An image is corrupted the same way in any batch. The first number of the seed decides the
+    partners of the images.
+    """
+    batches = [np.asarray(batch) for batch in batches]
+    # The partner of an image is the next one in a random circle, never itself.
+    circle = np.random.default_rng(seed[0]).permutation(len(reader.split))
+    partner_of = np.empty(len(circle), np.intp)
+    partner_of[circle] = np.roll(circle, -1)
+    images = reader.batches(batches)
+    partners = reader.batches(partner_of[batch] for batch in batches)
+    colours = {"mean": reader.preprocessing.mean, "std": reader.preprocessing.std}
+    for indices, *pair in zip(batches, images, partners, strict=True):
+        corrupted = []
+        for index, *pixels in zip(indices, *pair, strict=True):
+            image, partner = (p[None].astype(np.float32) / np.float32(255) for p in pixels)
+            rng = np.random.default_rng((*seed, int(index)))
+            corrupted.append(corrupt(name, image, partner, rng, **colours))
+        yield np.concatenate(corrupted)

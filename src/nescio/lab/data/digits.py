@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 
 from nescio._io.files import temporary_in
 from nescio.errors import DatasetError, require
-from nescio.lab.data.split import Split, check_split, checked_presence
+from nescio.lab.data.own import load_table
+from nescio.lab.data.split import Split, check_split
 
 LABEL_DIGITS = (0, 1, 2, 3, 4, 5, 6)
 UNSEEN_DIGITS = (7, 8, 9)
@@ -38,8 +40,6 @@ SPLITS = tuple(N_SCENES)
 LABELLED = ("train", "val", "test")
 
 _LIST = "scenes.csv"
-_SEPARATOR = ";"
-_NAMES = tuple(f"digit {digit}" for digit in LABEL_DIGITS)
 _SEED = 0
 _CELL = 16  # height and width of a digit, in pixels
 _GRID = 2  # cells per side of a scene
@@ -70,19 +70,8 @@ def load_digits(root: str | Path, split: str, *, skip_bad: bool = False) -> Spli
     root = Path(root)
     if not (root / _LIST).exists():
         _make(root)
-    try:
-        with (root / _LIST).open(encoding="utf-8", newline="") as stream:
-            rows = [row for row in csv.DictReader(stream) if row["split"] == split]
-            files = tuple(row["path"] for row in rows)
-            shown = [row["labels"].split(_SEPARATOR) for row in rows]
-    except (OSError, KeyError, ValueError, AttributeError, csv.Error) as error:
-        raise DatasetError(f"{root / _LIST} is not a list of digit scenes.") from error
-    labelled = split in LABELLED
-    labels = np.array([[name in names for name in _NAMES] for names in shown], np.uint8)
-    scenes = Split(
-        "digits", split, root, files, labels if labelled else None, _NAMES if labelled else None
-    )
-    return checked_presence(scenes, skip_bad=False)
+    scenes = replace(load_table(root / _LIST, split), dataset="digits")
+    return scenes if split in LABELLED else replace(scenes, labels=None, label_names=None)
 
 
 def _make(root: Path) -> None:
@@ -117,7 +106,7 @@ def _write_scenes(folder: Path, image_module: Any) -> None:
                 # Without compression, so that all versions of Pillow write the same size.
                 image_module.fromarray(grey).save(folder / file, compress_level=0)
                 names = [f"digit {digit}" for digit in digits]
-                rows.writerow([file, _SEPARATOR.join(names), split])
+                rows.writerow([file, ";".join(names), split])
 
 
 Scenes = Iterator[tuple[Pixels, list[int]]]  # a scene and the digits that are labels

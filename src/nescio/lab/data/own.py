@@ -150,7 +150,7 @@ def load_table(path: str | Path, split: str = "", *, skip_bad: bool = False) -> 
     split : str, default ""
         The rows to use, if there is a column `split`.
     skip_bad : bool, default False
-        Continue without images that are missing, and list them in `Split.skipped`.
+        As for `load`.
 
     Examples
     --------

@@ -57,7 +57,7 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     split : {"train", "val", "test"}
         The labels of "test" are not published, so its `labels` are None.
     skip_bad : bool, default False
-        Continue without images that are missing, and list them in `Split.skipped`.
+        As for `load`.
     """
     check_split("coco", split, COCO_SPLITS)
     root = Path(root)
@@ -142,7 +142,6 @@ _WITHOUT_TEST = (
     "The test images of VOC 2012 need a registration. The benchmark voc-trainval (nescio bench "
     "voc-trainval) and the data set voc-trainval do without them."
 )
-_VOC_PRESENT, _VOC_DIFFICULT, _VOC_ABSENT = "1", "0", "-1"
 
 
 def load_voc(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
@@ -160,11 +159,12 @@ def load_voc(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     split : {"train", "val", "trainval", "test"}
         The labels of "test" are not published, so its `labels` are None.
     skip_bad : bool, default False
-        Continue without images that are missing, and list them in `Split.skipped`.
+        As for `load`.
     """
     check_split("voc", split, VOC_SPLITS)
-    folder = _find_voc(Path(root))
-    lists = folder / "ImageSets" / "Main"
+    folders = (Path(root), Path(root) / "VOCdevkit" / "VOC2012", Path(root) / "VOC2012")
+    lists = find_folder(_VOC, *(folder / "ImageSets" / "Main" for folder in folders))
+    folder = lists.parents[1]
     if split == "test" and not (lists / "test.txt").is_file():
         raise DatasetError(
             f"{_VOC} test not found: no file {lists / 'test.txt'}. {_WITHOUT_TEST} {HOW_TO}"
@@ -174,11 +174,8 @@ def load_voc(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     labels = None
     if split != "test":
         files = [lists / f"{name}_{split}.txt" for name in VOC_LABELS]
-        labels = labels_from_lists(
-            ((path, _voc_values(path, images)) for path in files),
-            positive={_VOC_PRESENT, _VOC_DIFFICULT},
-            negative={_VOC_ABSENT},
-        )
+        values = ((path, _voc_values(path, images)) for path in files)
+        labels = labels_from_lists(values, positive={"1", "0"}, negative={"-1"})  # 0 is difficult
     indexed = Split(
         dataset="voc",
         name=split,
@@ -219,12 +216,6 @@ def load_voc_trainval(root: str | Path, split: str, *, skip_bad: bool = False) -
         skipped=tuple(bad for bad in whole.skipped if bad.file in mine),
         notes={"halves_seed": HALVES_SEED},
     )
-
-
-def _find_voc(root: Path) -> Path:
-    candidates = (root, root / "VOCdevkit" / "VOC2012", root / "VOC2012")
-    lists = find_folder(_VOC, *(folder / "ImageSets" / "Main" for folder in candidates))
-    return lists.parents[1]
 
 
 def _voc_values(path: Path, images: list[str]) -> list[str]:
@@ -272,8 +263,7 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     split : {"train", "val", "test", "authors-val", "authors-test"}
         The official Train list, or one half of the Test list.
     skip_bad : bool, default False
-        Continue without images that are missing, and list them in `Split.skipped`. Different copies
-        of NUS-WIDE lack different images.
+        As for `load`. Different copies of NUS-WIDE lack different images.
     """
     check_split("nus-wide", split, NUS_WIDE_SPLITS)
     root = Path(root)
@@ -283,11 +273,8 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     listed = [_nus_path(line) for line in read_lines(f"{_NUS} image list", image_list)]
     image_root, images = _find_nus_images(root, listed)
     concepts = tuple(read_lines(_NUS, root / "ConceptsList" / "Concepts81.txt"))
-    labels = labels_from_lists(
-        _nus_values(truth, part, concepts, len(images)),
-        positive={"1"},
-        negative={"0", _NUS_SLIP},
-    )
+    values = _nus_values(truth, part, concepts, len(images))
+    labels = labels_from_lists(values, positive={"1"}, negative={"0", _NUS_SLIP})
     chosen = np.flatnonzero(labels.any(axis=1))
     notes = {}
     if split.startswith("authors-"):
@@ -468,7 +455,8 @@ def load_imagenet22k(root: str | Path, split: str, *, skip_bad: bool = False) ->
     files_of_class = {}
     skipped = []
     for name, wordnet_id in CLASS_LISTS[split].items():
-        folder = _class_folder(root, name, wordnet_id)
+        folders = (wordnet_id, name, name.replace(" ", "_"))
+        folder = next((folder for folder in folders if (root / folder).is_dir()), wordnet_id)
         files = [f"{folder}/{file}" for file in images_under(root / folder)]
         if files:
             files_of_class[name] = files
@@ -485,12 +473,6 @@ def load_imagenet22k(root: str | Path, split: str, *, skip_bad: bool = False) ->
         skipped=tuple(skipped),
         notes={"class_ids": _NOTES[split]},
     )
-
-
-def _class_folder(root: Path, name: str, wordnet_id: str) -> str:
-    """Return the name of a class's folder; the WordNet id if there is no folder."""
-    names = (wordnet_id, name, name.replace(" ", "_"))
-    return next((folder for folder in names if (root / folder).is_dir()), wordnet_id)
 
 
 # --- text files -----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._threads import available_cpus
+from nescio._threads import available_cpus, map_ahead
 from nescio.errors import DatasetError, LabelMismatchError, ParameterError
 from nescio.models.images import Preprocessing, read_image
 
@@ -134,11 +134,9 @@ class Split:
 
     def labels_for(self, label_names: Sequence[str]) -> NDArray[np.uint8] | None:
         """Return the labels in a model's order; None if unknown or if the label set differs."""
-        if self.labels is None or self.label_names is None:
+        if self.labels is None or set(self.label_names or ()) != set(label_names):
             return None
-        if set(self.label_names) != set(label_names):
-            return None
-        column = {name: index for index, name in enumerate(self.label_names)}
+        column = {name: index for index, name in enumerate(self.label_names or ())}
         return self.labels[:, [column[name] for name in label_names]]
 
     def require_labels(self, label_names: Sequence[str] | None = None) -> NDArray[np.uint8]:
@@ -266,14 +264,10 @@ def find_damaged(
         return None
 
     bad = []
-    with ThreadPoolExecutor(max(_THREADS, available_cpus())) as pool:
-        try:
-            for result in pool.map(damage, split.files):
-                if result is not None:
-                    bad.append(result)
-                on_images(1)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    for result in map_ahead(damage, split.files, max(_THREADS, available_cpus())):
+        if result is not None:
+            bad.append(result)
+        on_images(1)
     return tuple(bad)
 
 
@@ -304,16 +298,12 @@ def without_damaged(split: Split, on_images: Callable[[int], object] = lambda co
 class Augmentation:
     """Random crops, stretched to the square, and mirror images half of the time.
 
-    Parameters
-    ----------
-    crop_scale : tuple of two floats
-        The smallest and largest share of the image's area to keep. A crop cannot be larger than the
-        image: with a largest share above 1, sizes are drawn again until a crop fits, at most 10
-        times, and then the whole image is taken (or its middle, if it is long and narrow).
-    flip : bool
+    A crop cannot be larger than the image: with a largest share above 1, sizes are drawn again
+    until a crop fits, at most 10 times, and then the whole image is taken (or its middle, if it is
+    long and narrow).
     """
 
-    crop_scale: tuple[float, float] = (0.5, 1.0)
+    crop_scale: tuple[float, float] = (0.5, 1.0)  # the smallest and largest share of the area
     flip: bool = True
 
     def __post_init__(self) -> None:

@@ -7,7 +7,6 @@ it and preprocess for it. The file contains no code, and the same network gives 
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import re
@@ -23,14 +22,8 @@ from torch import Tensor, nn
 
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_whole, from_table
-from nescio.errors import (
-    FileError,
-    FileFormatError,
-    ParameterError,
-    ShapeError,
-    nearest,
-    require,
-)
+from nescio.detectors.registry import imported
+from nescio.errors import FileError, FileFormatError, ParameterError, ShapeError, nearest, require
 from nescio.lab.networks.weights import (
     lite_imagenet_file,
     load_file,
@@ -94,12 +87,8 @@ class TwoLayerHead(nn.Module):
 class Network(nn.Module):
     """A module from images of shape (n, 3, height, width) to logits.
 
-    Parameters
-    ----------
-    backbone : Module
-        From images to pooled features of shape (n_images, n_features).
-    head : Module
-        From pooled features to logits; its last layer is called `labels`.
+    The backbone gives pooled features of shape (n_images, n_features), from which the head gives
+    logits; its last layer is called `labels`.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
@@ -121,10 +110,10 @@ def prepared(network: nn.Module, device: torch.device | str) -> nn.Module:
 
 def checked_logits(outputs: object, n_labels: int) -> Tensor:
     """Return what a network gave if these are logits for `n_labels` labels; otherwise raise."""
-    if isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] == n_labels:
-        return outputs
     what = type(outputs).__name__
     if isinstance(outputs, Tensor):
+        if outputs.ndim == 2 and outputs.shape[1] == n_labels:
+            return outputs
         what = f"shape {tuple(outputs.shape)}"
     raise ShapeError(f"the network must return logits of shape (n_images, {n_labels}), got {what}.")
 
@@ -315,21 +304,11 @@ def _build_own(target: str, weights: str | Path | None, features: str | None) ->
 
 def load_own(target: str) -> nn.Module:
     """Return the torch module that "package.module:factory" builds, called without arguments."""
-    module_name, _, factory_name = target.partition(":")
-    if not module_name or not factory_name:
+    if not re.fullmatch("[^:]+:[^:]+", target):
         raise ParameterError(
             f"your own network is named module:package.module:factory, got 'module:{target}'."
         )
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ParameterError(
-            f"cannot import {module_name!r}: {error}. Is its folder on PYTHONPATH?"
-        ) from error
-    factory = getattr(module, factory_name, None)
-    if not callable(factory):
-        hint = nearest(factory_name, vars(module))
-        raise ParameterError(f"{module_name} has no function {factory_name!r}.{hint}")
+    factory = imported(target)
     try:
         made = factory()
     except Exception as error:  # the factory is not ours and may raise anything
@@ -347,22 +326,11 @@ def load_own(target: str) -> nn.Module:
 
 @dataclass(frozen=True)
 class Architecture:
-    """How to build a network.
+    """How to build a network."""
 
-    Attributes
-    ----------
-    name : str
-        As `build_network` takes it: a torchvision name, timm/<name>, efficientnet-lite0, or
-        module:package.module:factory.
-    n_hidden : int
-        Units of the hidden layer of the head.
-    features : str, optional
-        The layer of the user's own module whose output is the features.
-    """
-
-    name: str
-    n_hidden: int = HIDDEN_UNITS
-    features: str | None = None
+    name: str  # as `build_network` takes it
+    n_hidden: int = HIDDEN_UNITS  # units of the hidden layer of the head
+    features: str | None = None  # the layer of the user's own module whose output they are
 
     def build(self, n_labels: int, weights: str | Path | None = None) -> nn.Module:
         """Build the network, with pre-trained weights if any are named."""
@@ -376,22 +344,13 @@ class Checkpoint:
     """A network and all that is needed to use it.
 
     The hashes are computed once: do not change the network's weights after asking for one.
-
-    Attributes
-    ----------
-    network : Module
-        From images to logits.
-    architecture : Architecture
-    label_names : tuple of str
-    preprocessing : Preprocessing
-    training : mapping
-        How it was trained: settings, data, epoch, history. Anything that JSON can hold.
     """
 
-    network: nn.Module
+    network: nn.Module  # from images to logits
     architecture: Architecture
     label_names: tuple[str, ...]
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    # How it was trained: settings, data, epoch, history. Anything that JSON can hold.
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -444,15 +403,8 @@ class Checkpoint:
 class CheckpointRunner(TorchRunner):
     """Runs the network of a checkpoint, which it moves to its device and puts in eval mode.
 
-    Parameters
-    ----------
-    model : Checkpoint
-    features : str or sequence of str
-        "pooled" (what the head reads), "penultimate" (what the head's last layer reads), "input",
-        or the name of a layer. The default is "pooled,penultimate"; for a module of the user's own,
-        "pooled".
-    device : optional
-        The CPU if not given.
+    The default of `features` is "pooled,penultimate" (what the head reads, and what its last layer
+    reads); for a module of the user's own, "pooled".
     """
 
     channels_last = True
@@ -574,18 +526,11 @@ def load_paper_checkpoint(name: str, backbone_file: str | Path, head_file: str |
     n_labels, n_hidden = head_state["labels.weight"].shape
     network = build_network(name, n_labels, n_hidden=n_hidden)
     assert isinstance(network, Network)
-    load_state(
-        network.head,
-        head_state,
-        source=head_file,
-        expected=f"the head (way1, cls) that the paper's code saves with its {name}",
-    )
-    load_state(
-        network.backbone,
-        _paper_backbone_state(network.backbone, _PAPER_STAGES[name], backbone_file),
-        source=backbone_file,
-        expected=f"the numbered modules of {name} that the paper's code saves",
-    )
+    backbone_state = _paper_backbone_state(network.backbone, _PAPER_STAGES[name], backbone_file)
+    what = f"the head (way1, cls) that the paper's code saves with its {name}"
+    load_state(network.head, head_state, source=head_file, expected=what)
+    what = f"the numbered modules of {name} that the paper's code saves"
+    load_state(network.backbone, backbone_state, source=backbone_file, expected=what)
     return network
 
 

@@ -173,17 +173,10 @@ class SpectralNorm:
     """Keeps the weights of trained layers at the spectral norm 1 (Miyato et al., 2018).
 
     A weight, as a matrix with one row per output, is divided by its largest singular value, which
-    one step of the power method per batch keeps track of. SNoJoE (Mei et al., 2024) trains networks
-    for joint energy with it: such a layer cannot stretch distances, so an input far from the
-    training data is less likely to be mapped onto it or to large logits. Only training needs the
-    parts of such a layer. A saved network has plain weights.
+    one step of the power method per batch keeps track of. docs/how-to/train-a-network.md says why.
+    Only training needs the parts of such a layer. A saved network has plain weights.
 
-    Parameters
-    ----------
-    network : Module
-        It is changed.
-    trained : Module
-        The part of the network that is trained. Layers without gradients are left as they are.
+    `trained` is the part of the network that is trained. Layers without gradients stay as they are.
     """
 
     def __init__(self, network: nn.Module, trained: nn.Module) -> None:
@@ -227,20 +220,17 @@ class SpectralNorm:
             for _ in range(_STEPS):
                 _ = layer.weight  # each access is one step of the power method
 
+    @torch.no_grad()
     def plain_weights(self) -> dict[str, Tensor]:
         """Return the state dict of the same network without spectral normalisation."""
         parts = tuple(f"{path}.{_PARTS}" for path in self.layers)
         state = self.network.state_dict()
         plain = {name: tensor for name, tensor in state.items() if not name.startswith(parts)}
-        return plain | {f"{path}.weight": _weight(layer) for path, layer in self.layers.items()}
-
-
-@torch.no_grad()
-def _weight(layer: nn.Module) -> Tensor:
-    """Return the weight as in evaluation mode: training mode would change the singular vectors."""
-    parts: nn.Module = layer.parametrizations  # type: ignore[assignment]
-    training = parts.training
-    parts.eval()
-    weight: Tensor = layer.weight  # type: ignore[assignment]
-    parts.train(training)
-    return weight
+        for path, layer in self.layers.items():
+            # In evaluation mode: training mode would change the singular vectors.
+            parametrizations = layer.get_submodule("parametrizations")
+            training = parametrizations.training
+            parametrizations.eval()
+            plain[f"{path}.weight"] = layer.weight
+            parametrizations.train(training)
+        return plain

@@ -7,7 +7,6 @@ page only sorts, shows, hides and highlights. The same input gives the same byte
 
 from __future__ import annotations
 
-from nescio.lab.report.monitor_page import draw_monitor
-from nescio.lab.report.page import build_report, write_report
+from nescio.lab.report.page import build_report, draw_monitor, write_report
 
 __all__ = ["build_report", "draw_monitor", "write_report"]

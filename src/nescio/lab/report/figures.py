@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio import scores
-from nescio._charts.histogram import WHOLE, roc, roc_axes, share_kept
+from nescio._charts.histogram import roc, roc_axes
 from nescio._charts.svg import (
     JOINT,
     Chart,
@@ -28,11 +28,14 @@ from nescio.metrics import auroc
 from nescio.metrics.comparison import Scored
 from nescio.metrics.measures import Ranking
 
-LegendEntry = tuple[str, str]  # CSS class and text
-
 Flags = NDArray[np.bool_]
 
 MAX = "max_logit"
+
+Pair = tuple[str, str]
+"""The detector that leads a page, and the one that it is compared with."""
+USUAL_PAIR: Pair = (JOINT, MAX)
+
 _LARGEST = 3e38  # replaces an infinite energy
 
 
@@ -53,10 +56,10 @@ class Switch(NamedTuple):
     several: str = ""  # the text of a first option, which shows these panels again
 
 
-def set_legend(evidence: Evidence, *, with_label: bool = False) -> list[LegendEntry]:
-    """Return the legend of the ID set and the OOD sets, which is the same in every figure."""
+def set_legend(evidence: Evidence) -> list[tuple[str, str]]:
+    """Return CSS class and text of each set, for the legend of the label-wise energies."""
     own = evidence.id_name
-    if with_label and evidence.id_outputs.labels is not None:
+    if evidence.id_outputs.labels is not None:
         own += ", inputs with the label"
     return [
         ("id", own),
@@ -81,7 +84,7 @@ def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
     Of detectors whose AUROC is equal to four decimals, joint energy comes first, then the largest
     logit. An OOD set is left out if no detector has a threshold.
     """
-    names = [name for name in (JOINT, MAX) if name in evidence.scores]
+    names = [name for name in USUAL_PAIR if name in evidence.scores]
     names += [name for name in evidence.scores if name not in names]
     usable = {
         name: evidence.scores[name]
@@ -101,7 +104,7 @@ def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
 def find_threshold(id_scores: Values, tpr: float) -> float | None:
     """Return the threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
     # 1e-9 corrects rounding: 10 * (1 - 0.9) must count as 1, although it is 0.9999999999999998.
-    rank = math.floor(len(id_scores) * (1 - tpr) + 1e-9)
+    rank = min(math.floor(len(id_scores) * (1 - tpr) + 1e-9), len(id_scores) - 1)
     threshold = float(np.sort(id_scores)[rank])
     return threshold if math.isfinite(threshold) else None
 
@@ -135,14 +138,14 @@ _Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID a
 _CORNER = (0.3, 0.7)  # the enlarged part: FPR up to, TPR from
 
 
-def roc_figure(evidence: Evidence, ood: str, tpr: float) -> dict[str, Any]:
+def roc_figure(evidence: Evidence, ood: str, tpr: float, first: str) -> dict[str, Any]:
     """Draw the ROC curves of all detectors, and the upper left corner if a curve reaches it."""
-    curves = [
-        (number, curve_style(number, name), name, scored.id_scores, scored.ood_scores[ood])
-        for number, (name, scored) in enumerate(evidence.scores.items())
-    ]
-    # Joint energy is drawn last, on top of the others.
-    curves.sort(key=lambda curve: curve[2] == JOINT)
+    curves = []
+    for number, (name, scored) in enumerate(evidence.scores.items()):
+        css = curve_style(number, JOINT if name == first else "")
+        curves.append((number, css, name, scored.id_scores, scored.ood_scores[ood]))
+    # The first detector is drawn last, on top of the others.
+    curves.sort(key=lambda curve: curve[2] == first)
     return _roc_curves(f"ROC curves, {evidence.id_name} against {ood}", curves, tpr)
 
 
@@ -184,7 +187,7 @@ def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, A
     return {"charts": charts, "legend": legend}
 
 
-def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch | None:
+def density_switch(evidence: Evidence, ood: str, tpr: float, css: str, pair: Pair) -> Switch | None:
     """Draw the score densities of ID and OOD for every detector; two of them are shown."""
     panels: list[Panel] = []
     for number, (name, scored) in enumerate(evidence.scores.items()):
@@ -201,7 +204,7 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch
     if not panels:
         return None
     keys = {panel.name: panel.key for panel in panels}
-    left, right = keys.get(MAX, panels[0].key), keys.get(JOINT, panels[-1].key)
+    left, right = keys.get(pair[0], panels[0].key), keys.get(pair[1], panels[-1].key)
     return Switch(panels, {"Left": [left], "Right": [right]})
 
 
@@ -233,59 +236,8 @@ def _density_chart(
     return chart.draw()
 
 
-def threshold_switch(evidence: Evidence, tpr: float) -> Switch | None:
-    """Draw the share of each set kept over the threshold, for every detector; one is shown."""
-    panels = []
-    for number, (name, scored) in enumerate(evidence.scores.items()):
-        sets = {evidence.id_name: scored.id_scores, **scored.ood_scores}
-        ends = visible_range(*sets.values())
-        if ends is not None:
-            threshold = find_threshold(scored.id_scores, tpr)
-            chart = _threshold_chart(name, sets, ends, threshold)
-            panels.append(Panel(number, name, chart, _threshold_note(sets, threshold)))
-    if not panels:
-        return None
-    keys = {panel.name: panel.key for panel in panels}
-    return Switch(panels, {"Detector": [keys.get(JOINT, panels[0].key)]})
-
-
-def _threshold_chart(
-    name: str, sets: Mapping[str, Values], ends: tuple[float, float], threshold: float | None
-) -> Markup:
-    """Draw the share kept; the first set is the ID set."""
-    chart = Chart(
-        Scale(*ends),
-        WHOLE,
-        name=f"Share kept over the threshold, {name}",
-        width=620,
-        height=300,
-        x_label=f"threshold on {name}",
-        y_label="kept, %",
-    )
-    if threshold is not None:
-        chart.rule(x=threshold, text=f"threshold {short(threshold)}")
-    grid = np.linspace(*ends, 200)
-    for number, (set_name, values) in enumerate(sets.items()):
-        css = "id" if number == 0 else set_style(number - 1)
-        chart.line(grid, share_kept(np.sort(values), grid), css, tip=set_name)
-        if threshold is not None:
-            kept = float(np.mean(values >= threshold))
-            chart.dot(threshold, kept, css, tip=f"{set_name}: {100 * kept:.2f} %")
-    return chart.draw()
-
-
-def _threshold_note(sets: Mapping[str, Values], threshold: float | None) -> str:
-    if threshold is None:
-        return ""
-    kept = [
-        f"{100 * np.mean(values >= threshold):.2f} % of {name}" for name, values in sets.items()
-    ]
-    return f"{short(threshold)} keeps {kept[0]} and lets through {', '.join(kept[1:])}."
-
-
 _LABELS_AT_FIRST = 6
 _LABELS_DRAWN = 100  # one panel takes about 4 kB of the page
-_TOP_K = (1, 2, 3, 5, 10, 20, 40, 80, 160, 320, 640)
 _SMALLEST_ENERGY = 1e-9
 
 
@@ -335,45 +287,6 @@ def _energy_chart(
     styles = [*(set_style(number) for number in range(len(of_oods))), "id"]
     for (grid, heights), css in zip(curves, styles, strict=True):
         chart.area(10.0**grid, heights, f"line {css}")
-    return chart.draw()
-
-
-def top_k_figure(evidence: Evidence, tpr: float) -> dict[str, Any]:
-    """Draw FPR and AUROC of the joint energy of the k largest logits, over k."""
-    n_labels = evidence.id_outputs.n_labels
-    ks = [*(k for k in _TOP_K if k < n_labels), n_labels]
-    fpr: dict[str, list[float]] = {ood: [] for ood in evidence.ood_outputs}
-    area: dict[str, list[float]] = {ood: [] for ood in evidence.ood_outputs}
-    for k in ks:
-        of_id = rowwise(scores.top_k_joint_energy(evidence.id_outputs.logits, k))
-        for ood, outputs in evidence.ood_outputs.items():
-            of_ood = rowwise(scores.top_k_joint_energy(outputs.logits, k))
-            values = Ranking.from_scores(of_id, of_ood).measures(tpr)
-            fpr[ood].append(values["fpr"])
-            area[ood].append(values["auroc"])
-    charts = [_top_k_chart(f"FPR{percent(tpr)}", ks, fpr), _top_k_chart("AUROC", ks, area)]
-    return {"charts": charts, "legend": set_legend(evidence)[1:]}
-
-
-def _top_k_chart(name: str, ks: Sequence[int], by_ood: dict[str, list[float]]) -> Markup:
-    pooled = [value for values in by_ood.values() for value in values]
-    margin = 0.08 * (max(pooled) - min(pooled)) or 0.02
-    low, high = max(0.0, min(pooled) - margin), min(1.0, max(pooled) + margin)
-    # The text "all" needs room beside the last k.
-    ticks = [(float(k), str(k)) for k in ks[:-1] if k <= ks[-1] / 1.5]
-    chart = Chart(
-        Scale(0.85, max(ks[-1], 2) * 1.15, log=True),
-        Scale(low, high, write=percent),
-        name=f"{name} of the joint energy of the k largest logits, over k",
-        height=270,
-        x_label="k, the number of largest logits summed",
-        y_label=f"{name}, %",
-        x_ticks=[*ticks, (float(ks[-1]), f"all {ks[-1]}")],
-    )
-    for number, (ood, values) in enumerate(by_ood.items()):
-        chart.line(ks, values, set_style(number), tip=ood)
-        for k, value in zip(ks, values, strict=True):
-            chart.dot(k, value, set_style(number), tip=f"{ood}, k = {k}: {100 * value:.2f} %")
     return chart.draw()
 
 

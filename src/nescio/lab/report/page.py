@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from nescio._charts.svg import JOINT, Markup, chart_style, percent, set_style
 from nescio._io.files import check_target, replacing
 from nescio._version import __version__
 from nescio.detectors import Detector
-from nescio.errors import InputError, require
+from nescio.errors import InputError, ParameterError, require
 from nescio.lab.benchmark.results import (
     MEASURES,
     BenchmarkRun,
@@ -27,26 +27,23 @@ from nescio.lab.benchmark.results import (
     read_lines,
     summarise,
 )
-from nescio.lab.report.cases import (
-    Introduction,
-    case_groups,
-    false_alarms,
-    introduced,
-    why_no_pictures,
-)
+from nescio.lab.report.cases import case_groups, why_no_pictures
 from nescio.lab.report.figures import (
-    MAX,
+    USUAL_PAIR,
+    Pair,
     best_detectors,
     density_switch,
     joint_roc_figures,
     label_switch,
     roc_figure,
+    scores_of,
     set_legend,
-    threshold_switch,
-    top_k_figure,
 )
+from nescio.lab.report.verdicts import Chosen, describe_verdicts, false_alarms, flagged
 from nescio.metrics import Evaluation
-from nescio.metrics.comparison import Spread, chance_note, compare_outputs, find_lead
+from nescio.metrics.comparison import Spread, chance_note, compare_outputs
+from nescio.monitor import Monitor
+from nescio.monitor.report import monitor_figures
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
 from nescio.outputs.sets import Sets
@@ -55,7 +52,6 @@ ReportInputs = tuple[list[Line], list[Evidence]]
 Spreads = Mapping[str, Mapping[str, Spread]]  # by detector and measure
 
 _LONGEST_FACT = 600
-_LEVEL = 0.05
 
 
 # --- what a report is made from -------------------------------------------------------------------
@@ -93,14 +89,17 @@ def from_results(
 def from_outputs(
     name: str,
     sets: Sets,
+    chosen: Chosen,
     detectors: Mapping[str, Detector],
     *,
     text_column: str | None,  # the kept column of ID and OOD that has the texts
     image_roots: Mapping[str, Path],  # for each set, the folder in which its ids are image files
-    files: Mapping[str, Any],  # where the outputs came from, for the manifest
     on_step: Callable[[int], object],
 ) -> ReportInputs:
-    """Evaluate detectors on the outputs of one network; `name` is that of the ID set."""
+    """Evaluate detectors on the outputs of one network; `name` is that of the ID set.
+
+    Without OOD data, there is nothing to evaluate, and there are no lines.
+    """
 
     def with_texts(outputs: Outputs, set_name: str) -> Outputs:
         if text_column is None:
@@ -110,15 +109,23 @@ def from_outputs(
                 f"{set_name} has no column {text_column!r} (--text-column). Pass a table that has "
                 "it (.csv, .parquet or .arrow), or leave out --text-column."
             )
-        return replace(outputs, kept={TEXT: outputs.kept[text_column]})
+        return replace(outputs, kept={**outputs.kept, TEXT: outputs.kept[text_column]})
 
     id_outputs = with_texts(sets.id, "the ID data")
     ood = {ood: with_texts(outputs, f"the OOD data {ood!r}") for ood, outputs in sets.ood.items()}
+    if not ood:
+        return [], [Evidence(name, 0, id_outputs, {}, {}, image_roots)]
+    own = chosen.detector.text()
+    others = {each: detector for each, detector in detectors.items() if detector.text() != own}
     comparison = compare_outputs(
-        detectors, id_outputs, ood, train=sets.train, held_out=sets.held_out, on_step=on_step
+        {chosen.name: chosen.detector, **others},
+        id_outputs,
+        ood,
+        train=sets.train,
+        held_out=sets.held_out,
+        on_step=on_step,
     )
-    manifest = {"files": files, "id": dict(id_outputs.manifest)}
-    lines = comparison_lines(comparison, name, name, 0, manifest)
+    lines = comparison_lines(comparison, name, name, 0, chosen.manifest)
     return lines, [Evidence(name, 0, id_outputs, ood, comparison.scores, image_roots)]
 
 
@@ -135,7 +142,7 @@ def build_report(
     evidence: Sequence[Evidence],
     *,
     title: str,
-    introduction: Introduction | None = None,
+    chosen: Chosen | None = None,
 ) -> str:
     """Return the report as HTML.
 
@@ -144,14 +151,15 @@ def build_report(
     lines : sequence of Line
         Results of all ID sets, OOD sets, detectors and seeds.
     evidence : sequence of Evidence
-        At most one for each ID set and seed. The figures show the first seed of each ID set; the
-        significance of a lead is tested in all seeds. Without evidence there are only tables.
+        At most one for each ID set and seed. The figures show the first seed of each ID set.
+        Without evidence there are only tables.
     title : str
         Title of the page.
-    introduction : Introduction, optional
-        What comes before the summary; it shows inputs of the first evidence, which must be there.
+    chosen : Chosen, optional
+        A detector that the page is about. Its verdicts on the first evidence, which must be there,
+        come before the summary. With it, there may be no lines.
     """
-    if not lines:
+    if not lines and chosen is None:
         raise InputError("a report needs at least one result line, got none.")
     jinja2 = require("jinja2", "report")
     environment = jinja2.Environment(
@@ -165,9 +173,10 @@ def build_report(
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     page: str = environment.get_template("page.html.j2").render(
         title=title,
-        introduction=introduction and introduced(introduction, evidence[0]),
+        verdicts=chosen and describe_verdicts(chosen, evidence[0]),
+        facts=chosen and dict(_flat(chosen.manifest, "")),
         joint_rocs=_joint_rocs(lines, evidence),
-        chapters=_chapters(lines, evidence),
+        chapters=_chapters(lines, evidence, chosen.pair if chosen else USUAL_PAIR),
         manifests=_manifests(lines),
         version=__version__,
         style=Markup(chart_style() + resource("style.css")),
@@ -184,12 +193,12 @@ def write_report(
     evidence: Sequence[Evidence],
     *,
     title: str,
-    introduction: Introduction | None = None,
+    chosen: Chosen | None = None,
     force: bool = False,
 ) -> None:
     """Write the report to one file, atomically; replace an existing file only with `force`."""
     check_target(path, force=force)
-    page = build_report(lines, evidence, title=title, introduction=introduction)
+    page = build_report(lines, evidence, title=title, chosen=chosen)
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, "utf-8")
 
@@ -236,24 +245,28 @@ def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 # --- chapters -------------------------------------------------------------------------------------
 
 
-def _chapters(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
+def _chapters(
+    lines: Sequence[Line], evidence: Sequence[Evidence], pair: Pair
+) -> list[dict[str, Any]]:
     """Return one chapter per ID set, in order of appearance."""
     chapters = []
     for number, id_name in enumerate(dict.fromkeys(line.id for line in lines)):
         own = [line for line in lines if line.id == id_name]
         seeds = sorted((run for run in evidence if run.id_name == id_name), key=lambda e: e.seed)
-        chapters.append(_chapter(f"id{number}", own, seeds))
+        chapters.append(_chapter(f"id{number}", own, seeds, pair))
     return chapters
 
 
-def _chapter(anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence]) -> dict[str, Any]:
+def _chapter(
+    anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence], pair: Pair
+) -> dict[str, Any]:
     """Return one ID set: a section per OOD set, and the figures that these share."""
     tpr, id_name = _tpr(lines), lines[0].id
     first = next((run for run in evidence if run.scores and run.ood_outputs), None)
     summary = summarise(lines)
     sections = []
     for number, ood in enumerate(dict.fromkeys(line.ood for line in lines)):
-        figures = None if first is None else _pair_figures(first, ood, tpr)
+        figures = None if first is None else _pair_figures(first, ood, tpr, pair)
         own = [line for line in lines if line.ood == ood]
         curves = [] if first is None or figures is None else list(first.scores)
         sections.append(
@@ -261,7 +274,7 @@ def _chapter(anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence]) -
                 "ood": ood,
                 "anchor": f"{anchor}-ood{number}",
                 "figures": figures,
-                "standings": _standings(own, summary.get((id_name, ood), {}), evidence, curves),
+                "standings": _standings(own, summary.get((id_name, ood), {}), curves, pair),
             }
         )
     return {
@@ -270,37 +283,41 @@ def _chapter(anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence]) -
         "tpr": percent(tpr),
         "n_seeds": len({line.seed for line in lines}),
         "sections": sections,
-        "figures": None if first is None else _shared_figures(first, tpr),
+        "figures": None if first is None else _shared_figures(first, tpr, pair),
     }
 
 
-def _pair_figures(evidence: Evidence, ood: str, tpr: float) -> dict[str, Any] | None:
+def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[str, Any] | None:
     """Return the figures of one OOD set; None if the evidence lacks it."""
     if ood not in evidence.ood_outputs:
         return None
     css = set_style(list(evidence.ood_outputs).index(ood))
     return {
-        "roc": roc_figure(evidence, ood, tpr),
-        "densities": density_switch(evidence, ood, tpr, css),
+        "roc": roc_figure(evidence, ood, tpr, pair[0]),
+        "densities": density_switch(evidence, ood, tpr, css, pair),
         "legend": [("id", evidence.id_name), (css, ood)],
     }
 
 
-def _shared_figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
-    """Return the figures that all OOD sets of a chapter share."""
-    best = best_detectors(evidence, tpr)
-    groups = case_groups(evidence, tpr, best)
+def _shared_figures(evidence: Evidence, tpr: float, pair: Pair) -> dict[str, Any]:
+    """Return the figures that all OOD sets of a chapter share.
+
+    A page about a chosen detector has false alarms elsewhere, and nothing to explain joint energy.
+    """
+    usual = pair == USUAL_PAIR
+    best = best_detectors(evidence, tpr) if usual else {}
+    groups = case_groups(evidence, tpr, pair, best)
+    names = dict.fromkeys((*pair, *best.values()))
+    flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in names}
     return {
         "seed": evidence.seed,
         "outputs": evidence.id_outputs,
-        "energies": label_switch(evidence),
-        "energies_legend": set_legend(evidence, with_label=True),
-        "top_k": top_k_figure(evidence, tpr),
-        "thresholds": threshold_switch(evidence, tpr),
-        "legend": set_legend(evidence),
-        "alarms": false_alarms(evidence, tpr, tuple(best.values())),
+        "energies": label_switch(evidence) if usual else None,
+        "energies_legend": set_legend(evidence),
+        "alarms": false_alarms(evidence, flags, tpr) if usual else None,
+        "pair": pair,
         "cases": groups,
-        "other_best": {ood: name for ood, name in best.items() if name not in (JOINT, MAX)},
+        "other_best": {ood: name for ood, name in best.items() if name not in pair},
         "why_no_pictures": why_no_pictures(evidence, groups),
     }
 
@@ -309,9 +326,9 @@ def _shared_figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
 
 
 def _standings(
-    lines: Sequence[Line], spreads: Spreads, evidence: Sequence[Evidence], curves: Sequence[str]
+    lines: Sequence[Line], spreads: Spreads, curves: Sequence[str], pair: Pair
 ) -> dict[str, Any]:
-    """Return the standings from the lines of one pair, their summary, and all its evidence.
+    """Return the standings from the lines of one pair of sets, and their summary.
 
     `curves` are the detectors of the ROC figure. The rows have the lowest FPR first.
     """
@@ -325,7 +342,8 @@ def _standings(
     fpr_name = next((evaluation.fpr_name for evaluation in first.values()), "FPR95")
     ranked = sorted(spreads, key=lambda name: spreads[name]["fpr"].mean)
     fprs = {name: spreads[name]["fpr"] for name in ranked}
-    sentence = f"On {lines[0].id} against {ood}, {_ranking_sentence(fprs, fpr_name)}"
+    say = _ranking_sentence if pair == USUAL_PAIR else _places_sentence
+    sentence = f"On {lines[0].id} against {ood}, {say(fprs, fpr_name, pair)}"
     evaluations = {
         name: [line.evaluation for line in lines if line.detector == name and line.evaluation]
         for name in ranked
@@ -339,21 +357,20 @@ def _standings(
             {
                 "detector": name,
                 "cells": _cells(name, spreads, first.get(name)),
-                "strip": _fpr_strip(name, fprs[name], first.get(name)),
+                "strip": _fpr_strip(name == pair[0], fprs[name], first.get(name)),
                 "curve": curves.index(name) if name in curves else None,
-                "is_joint": name == JOINT,
+                "is_first": name == pair[0],
             }
             for name in ranked
         ],
         "caption": _caption(seeds, first),
-        "lead": _lead_sentence(ood, evidence),
         "chance": chance,
         "is_alarming": is_alarming,
         "skipped": {line.detector: line.skipped for line in lines if line.evaluation is None},
     }
 
 
-def _ranking_sentence(fprs: Mapping[str, Spread], fpr_name: str) -> str:
+def _ranking_sentence(fprs: Mapping[str, Spread], fpr_name: str, _: Pair) -> str:
     """Say which detectors have the lowest FPR, and where joint energy stands."""
     if not fprs:
         return "no detector could run."
@@ -370,8 +387,19 @@ def _ranking_sentence(fprs: Mapping[str, Spread], fpr_name: str) -> str:
         rest = [name for name in fprs if name not in leaders]
         after = f"; next is {rest[0]} with {fprs[rest[0]]}" if rest else ""
         return f"{head}{after}."
-    place = 1 + sum(fpr.printed < fprs[JOINT].printed for fpr in fprs.values())
-    return f"{head}, {JOINT} is {_ordinal(place)} of {len(fprs)} with {fprs[JOINT]}."
+    return f"{head}, {JOINT} is {_place(fprs, JOINT)} of {len(fprs)} with {fprs[JOINT]}."
+
+
+def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> str:
+    """Say where the chosen detector stands, then the one it is compared with, then the best."""
+    places = [f"{name} lets {fprs[name]} % through ({_place(fprs, name)})" for name in pair]
+    best = next(iter(fprs))
+    hindsight = "" if best in pair else f" In hindsight, {best} is the best, with {fprs[best]} %."
+    return f"{', '.join(places)} of {len(fprs)} detectors ({fpr_name}).{hindsight}"
+
+
+def _place(fprs: Mapping[str, Spread], name: str) -> str:
+    return _ordinal(1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values()))
 
 
 def _ordinal(place: int) -> str:
@@ -401,14 +429,14 @@ def _cells(name: str, spreads: Spreads, first: Evaluation | None) -> list[dict[s
     return cells
 
 
-def _fpr_strip(name: str, spread: Spread, first: Evaluation | None) -> Markup:
+def _fpr_strip(is_first: bool, spread: Spread, first: Evaluation | None) -> Markup:
     """Draw the FPR as a point between 0 and 100 %, with its spread or interval as a line."""
     low = high = None
     if spread.deviation is not None:
         low, high = spread.mean - spread.deviation, spread.mean + spread.deviation
     elif first is not None:
         low, high = first.fpr.low, first.fpr.high
-    return strip(spread.mean, low, high, "joint" if name == JOINT else "plain").html
+    return strip(spread.mean, low, high, "joint" if is_first else "plain").html
 
 
 def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
@@ -428,29 +456,49 @@ def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
     )
 
 
-def _lead_sentence(ood: str, evidence: Sequence[Evidence]) -> str:
-    all_leads = (find_lead(ood, run.scores) for run in evidence if ood in run.ood_outputs)
-    leads = [lead for lead in all_leads if lead is not None]
-    if not leads:
-        return ""
-    picked = (
-        "The two were selected by their results, so the difference tends to look more significant "
-        "than it is."
+# --- the page of a monitor: one column, without a script ------------------------------------------
+
+_MONITOR_STYLE = """
+body { margin: 0 auto; max-width: 800px; padding: 1.5rem; background: var(--paper);
+  color: var(--ink); font: 15px/1.5 var(--sans); }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .2rem; }
+p { color: var(--muted); margin: .2rem 0 .6rem; }
+pre { white-space: pre-wrap; font: inherit; }
+svg { max-width: 100%; }
+"""
+
+
+def check_plot_target(path: str | Path, *, force: bool) -> None:
+    """Raise if no page can be written to this path."""
+    if Path(path).suffix.lower() != ".html":
+        raise ParameterError(f"cannot write {path}: the name must end in .html.")
+    check_target(path, force=force)
+
+
+def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
+    """Write the figures of a monitor as an HTML page, atomically.
+
+    Parameters
+    ----------
+    monitor : Monitor
+    path : str or Path
+        The file to write. Its name must end in .html.
+    force : bool
+        Whether to replace an existing file.
+    """
+    check_plot_target(path, force=force)
+    body = "\n".join(
+        f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{drawing}</section>"
+        for title, text, drawing in monitor_figures(monitor)
     )
-    if len(leads) == 1:
-        lead = leads[0]
-        p = lead.test.p_value
-        p_text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-        return (
-            f"By AUROC, {lead.best} ({100 * lead.test.auroc_a:.2f}) is ahead of {lead.second} "
-            f"({100 * lead.test.auroc_b:.2f}); DeLong's test gives {p_text}. {picked}"
-        )
-    significant = sum(lead.test.p_value < _LEVEL for lead in leads)
-    pairs = Counter((lead.best, lead.second) for lead in leads)
-    who = "; ".join(
-        f"{best} ahead of {second} in {times}" for (best, second), times in pairs.most_common()
+    page = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>nescio monitor</title><style>{chart_style()}{_MONITOR_STYLE}</style></head><body>"
+        "<h1>Does the stream still look like the calibration data?</h1>"
+        f"<pre>{escape(monitor.summary())}</pre>\n{body}\n</body></html>\n"
     )
-    return (
-        f"By AUROC, the best detector differs from the second at p < {_LEVEL} (DeLong's test) in "
-        f"{significant} of {len(leads)} seeds: {who}. {picked}"
-    )
+    with replacing(path, force=force) as temporary:
+        temporary.write_text(page, encoding="utf-8")
