@@ -1,4 +1,4 @@
-"""What the service knows about its traffic: metrics, recent p-values, the monitor, and their charts.
+"""What the service knows about its traffic: metrics, recent p-values, the monitor and charts.
 
 The charts are SVG for the page, whose CSS classes colour them.
 """
