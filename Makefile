@@ -45,8 +45,8 @@ screenshots: $(VENV)/.installed-dev build/demo/report.html ## the pictures of th
 build/demo/report.html: | $(VENV)/.installed-dev
 	$(BIN)/nescio demo --output build/demo --force
 
-unit: $(VENV)/.installed-dev $(if $(shell command -v npm),build/onnxruntime-web) $(if $(shell command -v java),build/spark) \
-  $(if $(filter Windows_NT,$(OS)),,build/airflow)
+unit: $(VENV)/.installed-dev build/openapi-python-client $(if $(shell command -v npm),build/onnxruntime-web build/openapi-typescript) \
+  $(if $(shell command -v java),build/spark) $(if $(filter Windows_NT,$(OS)),,build/airflow)
 	@# In our order: xdist would begin with the files of most tests, and end with the longest.
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
@@ -95,6 +95,16 @@ build/onnxruntime-web: ## what deploy/browser runs with, for its test; not a par
 	  tar -xzf $@.part/onnxruntime-web-$(ORT_WEB).tgz -C $@.part --strip-components 2 \
 	    $(addprefix package/dist/,$(ORT_FILES)) && rm $@.part/*.tgz && mv $@.part $@ || \
 	  { rm -rf $@.part; echo "no onnxruntime-web: the test of deploy/browser is skipped" >&2; }
+
+# Generators of clients, for the tests of the OpenAPI document. The one in Python wants an older typer.
+build/openapi-python-client: | $(VENV)/.installed-dev
+	@$(BIN)/pip install --quiet --no-deps --target $@.part openapi-python-client==0.29.1 && mv $@.part $@ || \
+	  { rm -rf $@.part; echo "no openapi-python-client: the test of a client in Python is skipped" >&2; }
+
+build/openapi-typescript:
+	@npm install --silent --no-audit --no-fund --fetch-retries=0 --fetch-timeout=60000 --prefix $@.part \
+	  openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3 && mv $@.part $@ || \
+	  { rm -rf $@.part; echo "no openapi-typescript: the test of a client in TypeScript is skipped" >&2; }
 
 AIRFLOW := apache-airflow-core==3.3.2 apache-airflow-providers-standard==1.21.0
 SPARK := pyspark==4.3.0

@@ -153,7 +153,7 @@ def take_service(page: Browser, demo: Path, folder: Path) -> None:
             words = json.dumps(", ".join(f"{value:.2f}" for value in row))
             page.run(f"document.getElementById('logits').value = {words}")
             page.run("document.querySelector('#logits-form button.main').click()")
-            page.until("document.querySelector('[data-mark=score]')")
+            page.until("document.querySelector('.bars')")
             take(page, name, limit=1500)
 
 

@@ -327,7 +327,7 @@ def _(folder: Path) -> Fault:
 
         def again() -> None:
             while time.monotonic() < end:
-                for path in ("/v1/detector", "/v1/histogram?score=3", "/v1/traffic?charts=800"):
+                for path in ("/v1/detector", "/v1/traffic?charts=800"):
                     result[service.ask("GET", path)] += 1
 
         together([again] * 20)

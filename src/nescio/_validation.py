@@ -167,8 +167,8 @@ def check_matrix(array: Any, name: str = "logits") -> None:
     columns = "n_labels" if name == "logits" else "n_features"
     if len(shape) == 1:
         raise ShapeError(
-            f"{name} must have shape (n_samples, {columns}), got {shape}. "
-            f"Reshape your data: for one sample, pass {name}[None, :]."
+            f"{name} must have shape (n_samples, {columns}), got {shape}.",
+            f"Reshape your data: for one sample, pass {name}[None, :].",
         )
     if len(shape) != 2 or shape[1] == 0:
         raise ShapeError(f"{name} must have shape (n_samples, {columns}), got {shape}.")

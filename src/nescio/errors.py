@@ -47,7 +47,18 @@ from typing import Any
 
 
 class NescioError(Exception):
-    """Base class of all errors that nescio raises deliberately."""
+    """Base class of all errors that nescio raises deliberately.
+
+    Its arguments: what is wrong and, optionally, what to do in Python or on the command line.
+    """
+
+    @property
+    def reason(self) -> str:
+        """What is wrong."""
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.args))
 
 
 class InputError(NescioError, ValueError, TypeError):
@@ -55,17 +66,7 @@ class InputError(NescioError, ValueError, TypeError):
 
 
 class ProbabilitiesError(InputError):
-    """The values look like probabilities, percentages or log-probabilities instead of logits.
-
-    `reason` says how they look; the message adds what to do about it in Python.
-    """
-
-    def __init__(self, reason: str, advice: str = "") -> None:
-        super().__init__(reason, advice)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return " ".join(self.args).rstrip()
+    """The values look like probabilities, percentages or log-probabilities instead of logits."""
 
 
 class ShapeError(InputError):

@@ -69,6 +69,22 @@ def test_the_state_goes_on_from_run_to_run(files, nescio, succeeds, fails):
     )
 
 
+def test_a_run_goes_on_after_an_acknowledged_alarm(files, nescio, succeeds, fails):
+    watch = ("monitor", *WITH, "--state", "state.safetensors")
+    assert nescio(*watch, "strange.csv")[0] == 3
+    note = ("--acknowledge", "Ann: lens cleaned")
+    assert "acknowledged (Ann: lens cleaned)" in succeeds(*watch, *note)
+    report = json.loads(succeeds(*watch, "quiet.csv", "--json"))
+    (record,) = report["acknowledged"]
+    assert record["alarm"].startswith("ALARM: since about input ")
+    assert (report["n_samples"], record["note"]) == (1200, "Ann: lens cleaned")
+    assert "there is no alarm to acknowledge" in fails(*watch, *note)
+    assert nescio(*watch, "strange.csv")[0] == 3
+    # The next file can be counted by the same command.
+    assert "1,200 inputs" in succeeds(*watch, "quiet.csv", *note)
+    assert "SCORED is missing" in fails(*watch)
+
+
 def test_two_runs_on_one_state_lose_no_rows(files, succeeds, fails):
     """The second one is refused while the first one holds the state."""
     command = ("monitor", "quiet.csv", *WITH, "--state", "state.safetensors")

@@ -8,6 +8,7 @@ from fixtures.streams import Calibrated, fed, grouped_detector, logits_of, not_m
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import FileError, InputError, ParameterError, ShapeError
 from nescio.monitor import Monitor
+from nescio.monitor.monitor import _KIND
 
 
 def first_alarm(detector, before, after, **settings):
@@ -149,6 +150,43 @@ def test_bad_parameters_are_rejected(detector, rng, settings):
         Monitor(ns.JointEnergy(), **settings)
     with pytest.raises(ShapeError, match="one entry per assessed input, 5, got 2"):
         Monitor(detector).update(detector.assess(logits_of(rng, 5)), times=["a", "b"])
+
+
+# --- acknowledged alarms ---
+
+
+def test_an_acknowledged_alarm_is_recorded_and_the_monitor_starts_again(detector, rng, tmp_path):
+    monitor = fed(Monitor(detector), detector, logits_of(rng, 300))
+    with pytest.raises(InputError, match="no alarm to acknowledge"):
+        monitor.acknowledge()
+    fed(monitor, detector, logits_of(rng, 700, shift=-2))
+    alarm_at, change, words = monitor.alarm_at, monitor.change, str(monitor).split("\n")[0]
+    record = monitor.acknowledge("Ann: lens cleaned")
+    assert (record["alarm"], record["alarm_at"]) == (words, alarm_at)
+    assert record["change"]["since"]["number"] == change.since.number > 250
+    assert (monitor.alarm, monitor.n_samples, monitor.log10_martingale) == (False, 0, 0)
+    fed(monitor, detector, logits_of(rng, 400))
+    assert f"since {record['time']}, when an alarm was acknowledged (Ann: lens" in str(monitor)
+    assert not monitor.alarm
+    monitor.save(tmp_path / "state.safetensors")
+    again = Monitor.load(tmp_path / "state.safetensors", detector)
+    assert again.acknowledged == again.as_dict()["acknowledged"] == [record]
+
+
+def test_the_latest_hundred_acknowledged_alarms_are_kept(detector, rng):
+    monitor, strange = Monitor(detector), logits_of(rng, 40, shift=-6)
+    for number in range(102):
+        fed(monitor, detector, strange).acknowledge(str(number))
+    assert [record["note"] for record in monitor.acknowledged] == list(map(str, range(2, 102)))
+
+
+def test_a_state_from_before_alarms_were_acknowledged_is_read(detector, rng, tmp_path):
+    path = tmp_path / "state.safetensors"
+    fed(Monitor(detector), detector, logits_of(rng, 50)).save(path)
+    tensors, state = _KIND.read(path, copy=True)
+    del state["acknowledged"]
+    _KIND.write(path, tensors, state, force=True)
+    assert Monitor.load(path, detector).acknowledged == []
 
 
 # --- saved monitors ---

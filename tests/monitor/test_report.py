@@ -45,7 +45,7 @@ def test_the_report_is_json(detector, rng):
     monitor = fed(Monitor(detector), detector, logits_of(rng, 1234))
     content = json.loads(json.dumps(monitor.as_dict()))
     assert content["n_samples"] == 1234
-    assert content["windows"][0]["low"] <= 0.05 <= content["windows"][0]["high"]
+    assert content["windows"][0]["low"] <= 25 <= content["windows"][0]["high"]
     assert content["open_window"]["n"] == 234
     assert content["change"] is None
     assert content["summary"] == monitor.summary()

@@ -1,4 +1,4 @@
-"""Who may call: tokens, origins, and the address that may reload."""
+"""Who may call: tokens, origins, and the address that may change something."""
 
 import hmac
 
@@ -38,7 +38,7 @@ def test_a_token_closes_all_but_the_page_and_the_probes(client):
         answer = service.get(path)
         assert answer.status_code == 401, path
         assert answer.headers["www-authenticate"] == "Bearer"
-    for path in ("/v1/score", "/v1/predict", "/v1/reload"):
+    for path in ("/v1/score", "/v1/predict", "/v1/acknowledge"):
         assert service.post(path, json={"logits": [[1, 2, 3, 4]]}).status_code == 401
 
 
@@ -127,27 +127,32 @@ def test_options_do_nothing(client):
     assert client().options("/v1/reload").status_code == 405
 
 
-# --- reload -------------------------------------------------------------------------------------
+# --- operators ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("address", "status"), [("127.0.0.1", 200), ("::1", 200), ("10.0.0.7", 403)]
-)
-def test_without_a_token_only_this_machine_may_reload(address, status, client):
+DONE = {"/v1/reload": 200, "/v1/acknowledge": 409}  # there is no alarm
+
+
+@pytest.mark.parametrize("path", DONE)
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.0.0.7"])
+def test_without_a_token_only_this_machine_may_change_something(path, address, client):
     service = client(address=(address, 50000))
-    assert service.post("/v1/reload").status_code == status
+    status = 403 if address == "10.0.0.7" else DONE[path]
+    assert service.post(path, json={}).status_code == status
 
 
-def test_a_proxy_on_this_machine_does_not_open_reload_to_others(client):
+@pytest.mark.parametrize("path", DONE)
+def test_a_proxy_on_this_machine_does_not_open_it_to_others(path, client):
     service = client()
     for name in ("X-Forwarded-For", "Forwarded"):
-        assert service.post("/v1/reload", headers={name: "10.0.0.7"}).status_code == 403
+        assert service.post(path, json={}, headers={name: "10.0.0.7"}).status_code == 403
 
 
-def test_with_the_token_any_machine_may_reload(client):
+@pytest.mark.parametrize("path", DONE)
+def test_with_the_token_any_machine_may_change_something(path, client):
     service = client(address=("10.0.0.7", 50000), token=TOKEN)
-    assert service.post("/v1/reload", headers=bearer(TOKEN)).status_code == 200
-    assert service.post("/v1/reload").status_code == 401
+    assert service.post(path, json={}, headers=bearer(TOKEN)).status_code == DONE[path]
+    assert service.post(path, json={}).status_code == 401
 
 
 # --- the page ------------------------------------------------------------------------------------

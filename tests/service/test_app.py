@@ -1,6 +1,7 @@
 """The routes: formats of POST /v1/score, every kind of detector, errors and charts."""
 
 import json
+import re
 from http import HTTPStatus
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import nescio as ns
 from fixtures.service import JSON, SAFETENSORS, metrics_of, refused
+from fixtures.serving import NAMES
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.checks import make_outputs
 from nescio.errors import ParameterError
@@ -149,7 +151,7 @@ def test_rows_that_have_no_score_are_null_where_the_detector_counts_them_out(
     assert [value is None for value in answer.json()["score"]] == [False, True, False]
     assert answer.json()["in_distribution"][1] is False
     # The page of recent traffic and the metrics hold it too.
-    assert service.get("/v1/traffic").json()["recent"]["score"][1] is None
+    assert 'data-n="2"' in service.get("/v1/traffic?charts=500").json()["charts"][0]["svg"]
     assert service.get("/metrics").status_code == 200
 
 
@@ -217,6 +219,12 @@ def test_probabilities_are_refused_unless_they_are_said_to_be_some(kind, client,
     assert "look like probabilities" in answer.json()["detail"]
     assert "?from_probs=true" in answer.json()["detail"]
     assert score(service, body, kind, from_probs="false").status_code == 200
+    # One row does not tell, but some rows in a row do.
+    rows = [{"logits": [row]} for row in probs.tolist()]
+    statuses = [service.post("/v1/score", json=row).status_code for row in rows]
+    assert statuses == [200] * 12 + [422] * 8
+    assert service.post("/v1/score", json={"logits": [[-1, 0.5, 0.2, 0.1]]}).status_code == 200
+    assert service.post("/v1/score", json=rows[0]).status_code == 200
     answer = score(service, body, kind, accept=JSON, from_probs="true")
     expected = ns.load(file).assess(ns.scores.logits_from_probs(probs))
     assert answer.json()["score"] == expected.scores.tolist()
@@ -258,7 +266,7 @@ def test_a_request_keeps_its_own_plain_id(client, some_logits):
         ("POST", "/v1/predict", 404, "Not Found"),
         ("GET", "/v1/score", 405, "Method Not Allowed"),
         ("POST", "/v1/score", 415, "Unsupported Media Type"),
-        ("GET", "/v1/histogram", 422, HTTPStatus(422).phrase),
+        ("GET", "/v1/traffic?charts=9", 422, HTTPStatus(422).phrase),
     ],
 )
 def test_an_error_has_its_reason_phrase_and_a_sentence(method, path, status, title, client):
@@ -296,31 +304,69 @@ def test_a_failure_is_logged_counted_and_answered_with_500(failure, client, monk
         ("explian=true", "unknown field `explian`"),
     ],
 )
-def test_a_query_that_cannot_be_used_is_refused(query, reason, client):
-    answer = client().post(f"/v1/score?{query}", json={"logits": [[1, 2, 3, 4]]})
-    assert answer.status_code == 422
-    assert reason in answer.json()["detail"]
+def test_a_query_that_cannot_be_used_is_refused(query, reason, client, detector_file, image_model):
+    service = client(detector_file(), model=image_model())
+    inputs = {"inputs": {"image": np.zeros((1, 3, 8, 8)).tolist()}}
+    for path, body in (("/v1/score", {"logits": [[1, 2, 3, 4]]}), ("/v1/predict", inputs)):
+        assert service.post(path, json=body).status_code == 200
+        refused(service.post(f"{path}?{query}", json=body), 422, reason)
+        refused(service.post(path, json=body | {"explain": True}), 400, "unknown field `explain`")
 
 
-def test_the_histogram_is_svg_of_the_width_asked_for(client, detector_file):
-    service = client(detector_file(groups="label_count"))
-    group = list(service.get("/v1/detector").json()["threshold"])[-1]
-    answer = service.get("/v1/histogram", params={"score": 3.5, "group": group, "width": 700})
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "image/svg+xml"
-    assert 'viewBox="0 0 700 ' in answer.text
-    for wrong in ({"score": "high"}, {"score": "nan"}, {"width": 10}, {"group": "all"}):
-        query = {"score": 3.5, "group": group} | wrong
-        assert service.get("/v1/histogram", params=query).status_code == 422, wrong
+@pytest.mark.parametrize("path", ["/v1/detector", "/v1/traffic", "/healthz", "/metrics"])
+def test_a_parameter_that_a_path_does_not_have_is_refused(path, client):
+    refused(client().get(f"{path}?explain=true"), 422, "unknown field `explain`")
 
 
-def test_the_calibration_scores_are_counted_once(client, monkeypatch):
-    """Two million scores take longer than a request may hold the event loop."""
-    service = client()
-    monkeypatch.setattr("nescio.service.service.Histogram", None)
-    monkeypatch.setattr("nescio.service.service.Engine._describe", None)
-    for path in ("/v1/detector", "/v1/histogram?score=3", "/v1/traffic?charts=500"):
-        assert service.get(path).status_code == 200, path
+ADVICE = re.compile(r"--\w|\w\(|=(?!true|false| )|\[None|array\.T|nescio|np\.|Outputs|[Pp]ass ")
+
+
+ROW, LAYER = [1.0, -2.0, 3.0, -4.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+BAD_BODIES = (  # for a detector of four labels that reads six features
+    {"logits": [ROW]},
+    {"logits": [[1, 2]], "features": [LAYER]},
+    {"logits": ROW, "features": [LAYER]},
+    {"logits": [[1, None, 3, 4]], "features": [LAYER]},
+    {"logits": [ROW], "features": [["-inf", *LAYER[1:]]]},
+    {"logits": [ROW] * 2, "features": [LAYER]},
+    {"logits": [ROW] * 6, "features": [[1, 2]] * 6},
+    {"logits": [[0.5] * 4] * 50, "features": [LAYER] * 50},
+    {"logits": [ROW], "features": [LAYER], "label_names": ["a", "b", "c", "d"]},
+    {"logits": [ROW], "features": [LAYER], "label_names": ["a", "a", "b", "c"]},
+    {"logits": [ROW], "features": [LAYER], "arrays": {"logits": [ROW]}},
+    {"logits": [ROW] * 101, "features": [LAYER] * 101},
+)
+BAD_TENSORS = (
+    {"logits": np.array(ROW)},
+    {"logits": np.array([ROW]), "features": np.array(LAYER)},
+    {
+        **{"logits": np.array([ROW]), "features": np.array([LAYER])},
+        **{"head.weight": np.zeros((6, 4)), "head.bias": np.zeros(4)},
+    },
+)
+
+
+def test_errors_do_not_advise_on_python_or_the_command_line(client, detector_file, tmp_path):
+    """Whoever sends requests may have neither."""
+    rng = np.random.default_rng(0)
+    labels = rng.random((400, 4)) < 0.5
+    outputs = ns.Outputs(
+        rng.normal(labels), features=rng.normal(size=(400, 6)), labels=labels, label_names=NAMES
+    )
+    ns.Combined().fit(outputs[:200]).calibrate(outputs[200:]).save(tmp_path / "six.nescio")
+    service, other = client(tmp_path / "six.nescio"), client(detector_file(ns.MSP()))
+    path = "/v1/score?explain=true"
+    answers = [
+        *(service.post(path, json=body) for body in BAD_BODIES),
+        *(score(service, encode_tensors(arrays, {}), SAFETENSORS) for arrays in BAD_TENSORS),
+        service.post("/v1/score?from_probs=true", json={"logits": [ROW], "features": [LAYER]}),
+        service.post("/v1/predict", json={"texts": ["a text"]}),
+        other.post(path, json={"logits": [ROW]}),
+    ]
+    for answer in answers:
+        assert 400 <= answer.status_code < 500, answer.text
+        assert not ADVICE.search(answer.json()["detail"]), answer.text
+    assert "scores_from of /v1/detector" in answers[0].json()["detail"]
 
 
 def test_traffic_has_charts_if_asked_for(client, some_logits):
@@ -328,7 +374,7 @@ def test_traffic_has_charts_if_asked_for(client, some_logits):
     assert service.get("/v1/traffic?charts=500").json()["charts"] == []
     service.post("/v1/score", json={"logits": some_logits(3).tolist()})
     charts = service.get("/v1/traffic?charts=500").json()["charts"]
-    assert [chart["title"] for chart in charts][:2] == ["Scores", "Flagged share"]
+    assert [chart["title"] for chart in charts][:2] == ["p-values", "Flagged share"]
     assert "charts" not in service.get("/v1/traffic").json()
     assert service.get("/v1/traffic?charts=wide").status_code == 422
 

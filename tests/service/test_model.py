@@ -276,8 +276,10 @@ def test_a_model_that_gives_probabilities_is_refused(client, detector_file, imag
     inputs = np.full((20, 3, 8, 8), 0.6, np.float32)  # logits of 0.8
     answer = service.post("/v1/predict", json={"inputs": {"image": inputs.tolist()}})
     assert (answer.status_code, "look like probabilities" in answer.text) == (422, True)
-    assert "--from-probs" in answer.text
-    assert "from_probs=" not in answer.text  # advice for Python
+    assert "whoever runs the service must say so" in answer.text
+    image = {"inputs": {"image": inputs[:1].tolist()}}
+    statuses = [service.post("/v1/predict", json=image).status_code for _ in range(14)]
+    assert statuses == [200] * 12 + [422] * 2  # one image does not tell
 
 
 def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(

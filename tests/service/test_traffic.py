@@ -1,22 +1,14 @@
 """Recent traffic, the monitor, the metrics for Prometheus, and the charts of the page."""
 
 import json
-import re
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import nescio as ns
-from fixtures.service import SAFETENSORS, metrics_of, post_logits
+from fixtures.service import SAFETENSORS, metrics_of, post_logits, refused
 from nescio.monitor import Monitor
-from nescio.service import Settings
-from nescio.service.openapi import RecentInputs, TrafficReport
-from nescio.service.service import Engine
-from nescio.service.traffic import input_chart, traffic_charts
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def stream(service, parts):
@@ -32,10 +24,8 @@ def test_a_stream_like_the_calibration_data_raises_no_alarm(client, some_logits)
     result = service.get("/v1/traffic").json()
     assert result["n_watched"] == result["monitor"]["n_samples"] == 3000
     assert result["monitor"]["alarm"] is False
-    assert {name: len(column) for name, column in result["recent"].items()} == {
-        "time": 2000, "score": 2000, "in_distribution": 2000
-    }  # fmt: skip
-    assert result["recent"]["time"] == sorted(result["recent"]["time"])
+    chart = service.get("/v1/traffic?charts=600").json()["charts"][0]
+    assert chart["text"] == "of the latest 2,000 of 3,000 inputs, oldest first; times in UTC"
 
 
 def test_a_stream_that_has_shifted_raises_an_alarm(client, some_logits):
@@ -47,6 +37,31 @@ def test_a_stream_that_has_shifted_raises_an_alarm(client, some_logits):
     metrics = metrics_of(service)
     assert metrics["nescio_monitor_alarm", ()] == 1
     assert metrics["nescio_monitor_log10_evidence", ()] > 2
+
+
+def test_an_alarm_is_acknowledged_with_a_note_and_recorded(
+    client, detector_file, some_logits, tmp_path, caplog
+):
+    caplog.set_level("INFO")
+    file, state = detector_file(), tmp_path / "state.safetensors"
+    service = client(file, monitor_state=state)
+    body = {"note": "Änne: the lens is clean"}
+    refused(service.post("/v1/acknowledge", json=body), 409, "There is no alarm to acknowledge.")
+    stream(service, [some_logits(100, seed=seed, shift=-1.5) for seed in range(20)])
+    refused(service.post("/v1/acknowledge", json={"nota": "a"}), 400, "unknown field `nota`")
+    refused(service.post("/v1/acknowledge", json={"note": "a" * 501}), 400, "length <= 500")
+    answer = service.post("/v1/acknowledge", json=body)
+    assert answer.status_code == 200
+    monitor = service.get("/v1/traffic").json()["monitor"]
+    assert (monitor["alarm"], monitor["n_samples"]) == (False, 0)
+    assert monitor["acknowledged"] == [answer.json()]
+    assert answer.json()["alarm"].startswith("ALARM: since about input ")
+    assert "Änne: the lens is clean" in monitor["summary"]
+    (line,) = (line for line in caplog.records if line.message == "alarm acknowledged")
+    assert (line.note, line.alarm) == (body["note"], answer.json()["alarm"])
+    assert metrics_of(service)["nescio_monitor_alarm", ()] == 0
+    assert Monitor.load(state, ns.load(file)).acknowledged == [answer.json()]
+    refused(service.post("/v1/acknowledge", json=body), 409, "There is no alarm to acknowledge.")
 
 
 def test_kept_columns_of_a_client_do_not_stop_the_monitor(client, some_logits, tmp_path):
@@ -228,95 +243,20 @@ def test_label_names_cannot_break_the_page_of_metrics(client, tmp_path, some_log
 # --- charts -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def engine(detector_file):
-    def make(**calibration):
-        return Engine(Settings(detector_file(**calibration)))
-
-    return make
-
-
-@pytest.fixture
-def engine_of(tmp_path):
-    """Make an engine with these calibration scores."""
-
-    def make(scores):
-        detector = ns.MaxLogit().calibrate(np.asarray(scores)[:, None])
-        detector.save(Path(tmp_path / "scores.nescio"), force=True)
-        return Engine(Settings(tmp_path / "scores.nescio"))
-
-    return make
-
-
-def marked_x(chart):
-    """The x of the marker, and the direction in which the score lies beyond the histogram."""
-    (marker,) = (group for group in chart.iter(f"{SVG}g") if group.get("data-mark") == "score")
-    path = marker.find(f"{SVG}path").get("d")
-    return float(re.match(r"M(\S+) ", path)[1]), marker.get("data-beyond")
-
-
-def test_the_score_is_marked_on_either_side_of_the_threshold(engine):
-    served = engine()
-    (threshold,) = served.calibration.threshold_values.values()
-    for score, verdict in ((threshold - 0.01, "out"), (threshold, "in"), (threshold + 1, "in")):
-        text = input_chart(served, score, "all", 500)
-        chart = ElementTree.fromstring(text)
-        assert chart.get("viewBox").startswith("0 0 500 ")
-        assert f'class="marker {verdict}"' in text
-        assert {"area out", "area in"} <= {path.get("class") for path in chart.iter(f"{SVG}path")}
-    for score, x, beyond in ((-1e300, 0.0, "left"), (1e300, 500.0 - 2 * 14, "right")):
-        chart = ElementTree.fromstring(input_chart(served, score, "all", 500))
-        assert marked_x(chart) == (x, beyond)
-
-
-def test_outliers_of_the_calibration_do_not_flatten_the_histogram(engine_of, rng):
-    scores = rng.normal(size=1000)
-    scores[:20] *= 1e4  # 2 %, as Mahalanobis scores have them
-    served = engine_of(scores)
-    histogram = served.histograms[None]
-    assert histogram.lower + histogram.higher == 20
-    assert sum(histogram.counts) == 1000
-    assert max(histogram.counts) < 120
-    text = input_chart(served, 0.0, "all", 600)
-    assert f"◀ {histogram.lower} lower" in text
-    assert f"{histogram.higher} higher ▶" in text
-
-
-def test_a_threshold_among_outliers_is_drawn_at_the_edge(engine_of, rng):
-    scores = rng.normal(size=1000)
-    scores[:100] -= 1e4
-    served = engine_of(scores)
-    (threshold,) = served.calibration.threshold_values.values()
-    assert threshold < served.histograms[None].edges[0]
-    text = input_chart(served, 0.0, "all", 600)
-    ElementTree.fromstring(text)
-    assert "nan" not in text
-    assert "threshold" in text
-    (recent, *_) = drawn(served, [0.1, 0.2, -5e3], [True, True, False])
-    ElementTree.fromstring(recent.svg)
-
-
-def test_a_group_has_its_own_histogram_and_threshold(engine):
-    served = engine(groups="label_count")
-    names = list(served.calibration.threshold_values)
-    charts = {input_chart(served, 3.0, name, 500) for name in names}
-    assert len(charts) == len(names) > 1
-
-
-def drawn(served, scores, inside):
-    """Return the charts of recent traffic."""
-    recent = RecentInputs(list(range(len(scores))), scores, inside)
-    return traffic_charts(served, TrafficReport(len(scores), recent, {}, False), 600)
-
-
-def test_every_input_is_drawn_once_even_without_a_score(engine):
-    scores = [*np.linspace(0, 9, 30).tolist(), np.nan, -np.inf, 1e9]
-    inside = [score > 4 for score in scores]
-    charts = drawn(engine(), scores, inside)
-    assert [chart.title for chart in charts] == ["Scores", "Evidence of a change"]
-    svg = ElementTree.fromstring(charts[0].svg)
+def test_every_input_is_drawn_once_below_or_above_the_limit(client, detector_file, some_logits):
+    service = client(detector_file(groups="label_count"))
+    answer = post_logits(service, some_logits(300)).json()
+    inside = answer["in_distribution"]
+    chart = service.get("/v1/traffic?charts=600").json()["charts"][0]
+    svg = ElementTree.fromstring(chart["svg"])
     paths = {path.get("class"): path.get("d") for path in svg.iter("path")}
-    assert paths["dots in few"].count("M") == sum(inside)
-    assert paths["crosses out"].count("M") == len(inside) - sum(inside)
-    assert "nan" not in charts[0].svg
-    assert drawn(engine(), [], []) == []
+    # The heights of the points, and of the line between them; y points downwards.
+    dots, crosses = (
+        [float(point.split()[1].partition(mark)[0]) for point in paths[css].split("M")[1:]]
+        for css, mark in (("dots in", "h"), ("crosses out", "m"))
+    )
+    assert (len(dots), len(crosses)) == (sum(inside), len(inside) - sum(inside))
+    assert len(crosses) > 0
+    limit = float(paths["rule"].split()[1].partition("H")[0])
+    assert 0 < min(dots) <= max(dots) <= limit < min(crosses) <= max(crosses) < 200
+    assert "flagged below 0.05" in chart["svg"]

@@ -116,8 +116,6 @@ class HistogramChart(Chart):
         *,
         name: str,
         batch: Batch | None = None,
-        width: int = 440,
-        height: int = 190,
         x_label: str = "",
     ) -> None:
         self.histogram = histogram
@@ -129,10 +127,9 @@ class HistogramChart(Chart):
             scale,
             Scale(0.0, 1.15 * max(float(self.shares.max()), float(outline.max()))),
             name=name,
-            width=width,
-            height=height,
+            height=190,
             x_label=x_label,
-            x_ticks=scale.ticks(max(2, width // 90)),
+            x_ticks=scale.ticks(4),
             y_ticks=[],
         )
         self._bars(thresholds)
@@ -169,22 +166,6 @@ class HistogramChart(Chart):
         below, above = x < edge, x > edge
         self.area([*x[below], edge], [*y[below], height], "out")
         self.area([edge, *x[above]], [height, *y[above]], "in")
-
-    def marker(self, x: float, css: str, text: str) -> None:
-        """Draw a line with a tip at one x; beyond the edges, the tip points outwards."""
-        beyond = "left" if x < self.x.low else "right" if x > self.x.high else ""
-        across = min(max(float(self.x.place(x, self.width)), 0.0), float(self.width))
-        turn = {"left": 90, "right": -90}.get(beyond, 0)
-        tip = self.height / 2 if beyond else self.height
-        self.notes.append(
-            f'<g class="marker {css}" data-mark="score" data-beyond="{beyond}">'
-            f'<path d="M{across:.1f} 0V{self.height}"/><path class="tip" d="M-6 -9H6L0 0Z" '
-            f'transform="translate({across:.1f} {tip:.1f}) rotate({turn})"/></g>'
-        )
-        share = across / self.width
-        side = "start" if share < 0.2 else "end" if share > 0.8 else "middle"
-        arrow = {"left": f"◀ {text}", "right": f"{text} ▶"}
-        self._note(across, -4, arrow.get(beyond, text), side)
 
 
 def score_chart(scores: Values, thresholds: Sequence[float], batch: Batch | None = None) -> Markup:

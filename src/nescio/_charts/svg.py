@@ -239,6 +239,12 @@ class Chart:
             f"{_title(tip)}</circle>"
         )
 
+    def scatter(self, x: ArrayLike, y: ArrayLike, css: str, shape: str) -> None:
+        """Draw many points as one path; `shape` is the path of one."""
+        points = list(zip(*self._points(x, y), strict=True))
+        path = "".join(f"M{across:.1f} {down:.1f}{shape}" for across, down in points)
+        self.marks.append(f'<path class="{css}" data-n="{len(points)}" d="{path}"/>')
+
     def bar(self, x: float, width: float, y: float, css: str, *, tip: str = "") -> None:
         """Draw a bar from the bottom up to `y`; `x` (left edge) and `width` are in pixels."""
         down = self.height - float(self.y.place(y, self.height))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument
+from typer import Argument, Option
 
 from nescio._io.files import check_target, exclusive, find_files
 from nescio.cli.console import (
@@ -23,11 +23,12 @@ from nescio.cli.console import (
     refuse_overwriting,
     say,
 )
-from nescio.errors import InputError, error_context
+from nescio.errors import InputError, ParameterError, error_context
 from nescio.outputs.files import rows_place
 
 if TYPE_CHECKING:
     from nescio.monitor import Monitor
+    from nescio.monitor.verdict_table import ScoredTable
 
 ALARM = 3
 
@@ -36,15 +37,15 @@ _WINDOWS = 20  # in JSON
 
 
 def monitor(
+    detector: Annotated[Path, "The detector that scored the table."],
     scored: Annotated[
-        str,
+        str | None,
         Argument(
             metavar="SCORED",
             help="The table that 'nescio score -o' wrote, in order of time: a file, or a pattern "
             "or a folder of Parquet files, which may be larger than memory.",
         ),
-    ],
-    detector: Annotated[Path, "The detector that scored the table."],
+    ] = None,
     id_column: Annotated[
         str | None, "The column of the table that holds the ids, if it has no column id."
     ] = None,
@@ -63,6 +64,14 @@ def monitor(
     state: Annotated[
         Path | None, "A .safetensors file. Continue from it if it exists, and replace it."
     ] = None,
+    acknowledge: Annotated[
+        str | None,
+        Option(
+            metavar="NOTE",
+            help="Record in the state file that its alarm was dealt with, by whom and how, and "
+            "start again. SCORED may then be left out.",
+        ),
+    ] = None,
     plot: Annotated[Path | None, "Write figures to this .html file."] = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -71,7 +80,8 @@ def monitor(
 
     Says what has changed, since which input, id or time, and what to do.
 
-    Exit code 0: no alarm. 3: an alarm. 1 and 2: an error in the command or its files.
+    Exit code 0: no alarm. 3: an alarm, until --acknowledge. 1 and 2: an error in the command or its
+    files.
 
     Example: nescio monitor scored.parquet --detector tagger.nescio --state state.safetensors
     """
@@ -79,6 +89,8 @@ def monitor(
     from nescio.monitor.monitor import resume
     from nescio.monitor.verdict_table import ScoredTable
 
+    if acknowledge is None and scored is None:
+        raise ParameterError("SCORED is missing: pass the table that 'nescio score -o' wrote.")
     for target in (state, plot):
         refuse_overwriting(target, scored, detector)
     refuse_overwriting(plot, state)
@@ -88,18 +100,16 @@ def monitor(
         from nescio.lab.report.page import check_plot_target
 
         check_plot_target(plot, force=force)
-    table = ScoredTable(scored, id_column=id_column, time_column=time_column)
+    columns = {"id_column": id_column, "time_column": time_column}
+    table = None if scored is None else ScoredTable(scored, **columns)
     loaded = load(detector)
     # Two runs that read the same state would each save it without the rows of the other.
     with nullcontext() if state is None else exclusive(state, "state file"):
         watch = resume(loaded, state, alpha=alpha, window=window)
-        if state is not None:
-            _count_once(watch, scored)
-        with progress_bar("monitoring", table.n_rows) as advance:
-            for start, (assessment, times) in zip(count(0, _BLOCK), table.blocks(_BLOCK)):
-                with error_context(rows_place(str(scored), start, _BLOCK, table.n_rows)):
-                    watch.update(assessment, times=times)
-                advance(len(assessment))
+        if acknowledge is not None:
+            watch.acknowledge(acknowledge)
+        if table is not None:
+            _add(watch, table, once=state is not None)
         if state is not None:
             watch.save(state, force=True)
     if plot is not None:
@@ -115,6 +125,17 @@ def monitor(
         say(watch.summary(), *(f"saved {path}" for path in (state, plot) if path is not None))
     if watch.alarm:
         raise typer.Exit(ALARM)
+
+
+def _add(watch: Monitor, table: ScoredTable, *, once: bool) -> None:
+    """Show all rows of a table to a monitor; with `once`, unless it was shown last time."""
+    if once:
+        _count_once(watch, str(table.path))
+    with progress_bar("monitoring", table.n_rows) as advance:
+        for start, (assessment, times) in zip(count(0, _BLOCK), table.blocks(_BLOCK)):
+            with error_context(rows_place(str(table.path), start, _BLOCK, table.n_rows)):
+                watch.update(assessment, times=times)
+            advance(len(assessment))
 
 
 def _count_once(watch: Monitor, path: str) -> None:

@@ -442,8 +442,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             guard = f"out_of_range({layer}{'' if self.learns_from else ', held_out=true'})"
             raise ParameterError(
                 f"{self.name} cannot be explained: its score is not made of labels, columns or "
-                "parts. A combination with the detector that compares values with their usual "
-                f"ranges can be: Combined(['{self.name}', '{guard}'])."
+                "parts.",
+                "A combination with the detector that compares values with their usual ranges can "
+                f"be: Combined(['{self.name}', '{guard}']).",
             )
         return self._explain(self._decide(X, groups, from_probs=from_probs))
 

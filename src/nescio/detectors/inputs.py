@@ -238,7 +238,8 @@ def _by_name(detector: Detector, data: Outputs | Arrays, names: Sequence[str]) -
         if array is None and name not in data.names:
             raise MissingInputError(
                 f"{detector.name} reads {name}, which these outputs do not have (they have "
-                f"{', '.join(data.names)}). {_where_from(name)}"
+                f"{', '.join(data.names)}).",
+                _where_from(name),
             )
         if name not in _NOT_MATRICES and not len(array):
             raise InputError("the outputs have no samples.")
@@ -345,8 +346,8 @@ def _bad_rows_error(name: str, matrix: FloatArray, finite: BoolArray) -> NonFini
     if _finite_rows(matrix, masked_allowed=True).all():
         what = "-inf (masked labels), which this detector does not accept,"
     return NonFiniteError(
-        f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows}. Clean them, or pass "
-        "nonfinite='out' to count such rows as out-of-distribution."
+        f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows}.",
+        "Clean them, or pass nonfinite='out' to count such rows as out-of-distribution.",
     )
 
 
@@ -361,32 +362,32 @@ def check_columns(detector: Detector, data: DetectorInput) -> None:
         if expected is None or n_columns == expected:
             continue
         what = "labels" if name == "logits" else f"columns of {name}"
-        message = f"the detector was made for {expected} {what}, got {n_columns}."
+        parts = [f"the detector was made for {expected} {what}, got {n_columns}."]
         if len(matrix) == expected:
-            message += f" {transposed_hint(matrix.shape)}"
+            parts.append(transposed_hint(matrix.shape))
         elif name == "logits":
-            message += _names_hint(getattr(detector, "label_names_", None), data.label_names)
+            parts += _names_hint(getattr(detector, "label_names_", None), data.label_names)
         if not isinstance(data.source, Outputs | Arrays):  # scikit-learn's checks look for this
-            message += (
-                f" In the terms of scikit-learn: X has {n_columns} features, but "
+            parts.append(
+                f"In the terms of scikit-learn: X has {n_columns} features, but "
                 f"{type(detector).__name__} is expecting {expected} features as input."
             )
-        raise ShapeError(message)
+        raise ShapeError(*parts)
 
 
-def _names_hint(ours: Sequence[str] | None, theirs: Sequence[str] | None) -> str:
+def _names_hint(ours: Sequence[str] | None, theirs: Sequence[str] | None) -> list[str]:
     """Return which labels there are, where they cannot be matched by name."""
     if ours is not None and theirs is None:
-        return (
-            f" Pass Outputs with label_names, or a table with named columns, to find labels by "
+        return [
+            "Pass Outputs with label_names, or a table with named columns, to find labels by "
             f"name. The detector has {listed(ours, _NAMED_LABELS)}."
-        )
+        ]
     if theirs is not None and ours is None:
-        return (
-            f" The data has {listed(theirs, _NAMED_LABELS)}; the detector does not know the names "
+        return [
+            f"The data has {listed(theirs, _NAMED_LABELS)}; the detector does not know the names "
             "of its labels, because it was made from data without names."
-        )
-    return ""
+        ]
+    return []
 
 
 def transposed_hint(shape: tuple[int, ...]) -> str:
@@ -525,7 +526,8 @@ def check_same_model(detector: Detector, data: DetectorInput) -> None:
         ours, theirs = layers
         raise InputError(
             f"the features are of the layer {theirs!r}, but {detector.name} was made with those "
-            f"of {ours!r}. Choose the same layer (features={ours!r}, --features {ours})."
+            f"of {ours!r}.",
+            f"Choose the same layer (features={ours!r}, --features {ours}).",
         )
     before, now = getattr(detector, "_made_with", {}), data.made_with
     if before.keys() != now.keys() or before.get("kind") != now.get("kind") or before == now:

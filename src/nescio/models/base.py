@@ -260,8 +260,8 @@ class Runner(ABC):
         if not np.allclose(logits, expected, atol=tolerance, rtol=tolerance, equal_nan=True):
             raise InputError(
                 "padding changes the logits of the model: it does not use an attention_mask, or it "
-                'counts positions from the padding (then set tokenizer.padding_side = "right"). '
-                "Run the texts one by one: with batch_size=1, or in requests of one text."
+                "counts positions from the padding. Send the texts one by one.",
+                'In Python, this is batch_size=1; or set tokenizer.padding_side = "right".',
             )
         self._ignores_padding = True
 

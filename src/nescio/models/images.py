@@ -53,10 +53,9 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
     # Pillow reads many formats, and runs Ghostscript for one: bytes from others get the usual ones.
     formats = _USUAL if isinstance(source, bytes) else None
     limit = max_pixels or pil.MAX_IMAGE_PIXELS or math.inf
-    too_large = (
-        f"it has more than {limit / 1e6:.4g} megapixels, the limit (--max-megapixels, max_pixels "
-        "or PIL.Image.MAX_IMAGE_PIXELS)"
-    )
+    too_large = f"it has more than {limit / 1e6:.4g} megapixels, the limit"
+    if max_pixels is None:
+        too_large += " (PIL.Image.MAX_IMAGE_PIXELS)"
     try:
         with pil.open(content, formats=formats) as image:
             if math.prod(image.size) > limit:

@@ -228,7 +228,8 @@ class OnnxRunner(Runner):
         if rows != (self.fixed_batch or rows):
             raise ShapeError(
                 f"the graph takes exactly {self.fixed_batch} samples at a time, got {rows} "
-                "(perhaps in the last batch). Export it with a dynamic batch size."
+                "(perhaps in the last batch).",
+                "Export it with a dynamic batch size.",
             )
         names = dict.fromkeys((self.output, *self.tensors))
         wanted = [name for name in names if name not in feed]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple
 from operator import attrgetter
@@ -26,7 +27,7 @@ from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place, Trace
-from nescio.monitor.report import summary, view
+from nescio.monitor.report import headline, summary, view
 from nescio.monitor.windows import ControlChart, Window
 
 Codes = NDArray[np.intp]
@@ -34,12 +35,13 @@ Codes = NDArray[np.intp]
 _KIND = FileKind("nescio.monitor", "saved monitor")
 # The attributes that a file holds: arrays as tensors, and numbers and texts as metadata.
 _STORED = (
-    *("fingerprint", "alpha", "window", "last_file"),
+    *("fingerprint", "alpha", "window", "last_file", "acknowledged"),
     *("alarm_at", "log10_martingale", "max_log10_martingale"),
     *("chart.n_samples", "chart.flagged", "chart.n_windows", "chart.n_outside"),
     *("chart.open", "chart.open_flagged", "martingale.n_samples", "martingale.log_stakes"),
     *("finder.gains", "trace.step", "trace.values"),
 )
+_KEPT_ALARMS = 100  # that were acknowledged
 _CLOSE = 1e-6  # how close p * (n + 1) must be to a whole number
 _CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block
 
@@ -72,6 +74,8 @@ class Monitor(Result):
         The largest value of `log10_martingale` so far.
     change : Change or None
         What has changed and since when, as estimated at the alarm; None without an alarm.
+    acknowledged : list of dict
+        The latest 100 alarms that `acknowledge` has recorded.
     last_file : str or None
         Hash of the last file that `nescio monitor` counted, which must not be counted twice.
 
@@ -105,15 +109,44 @@ class Monitor(Result):
         self.fingerprint = self._fingerprint(detector)
         self.generator = np.random.default_rng(checked_whole("seed", seed, minimum=0))
         self.last_file: str | None = None
+        self.acknowledged: list[dict[str, Any]] = []
         self.reset()
 
-    def reset(self) -> None:
-        """Start again after an alarm was dealt with; the calibration stays the same.
+    def acknowledge(self, note: str = "") -> dict[str, Any]:
+        """Record that an alarm was dealt with, and start again; the calibration stays the same.
 
-        The guarantee of `alpha` holds again after a reset at a time that was fixed in advance. It
-        does not hold after a reset that an alarm prompted: a false alarm is more likely if the
-        calibration sample happens to be an unlucky one, and the same sample is used again. After a
-        false alarm, calibrate again on other data.
+        `alpha` is then the probability of a false alarm in the new run alone. After a false alarm,
+        it is larger: a false alarm is more likely if the calibration sample happens to be an
+        unlucky one, and the same sample is used again. Calibrate again on other data in this case.
+
+        Parameters
+        ----------
+        note : str
+            Who has dealt with the alarm, and how.
+
+        Returns
+        -------
+        dict
+            What is recorded: time, alarm (in words), alarm_at, change and note.
+        """
+        if self.change is None:
+            raise InputError("there is no alarm to acknowledge.", "Load the state that has one.")
+        record = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "alarm": headline(self),
+            "alarm_at": self.alarm_at,
+            "change": asdict(self.change),
+            "note": note,
+        }
+        self.acknowledged = [*self.acknowledged, record][-_KEPT_ALARMS:]
+        self.reset()
+        return record
+
+    def reset(self) -> None:
+        """Start again, for example at the start of each month.
+
+        The guarantee of `alpha` holds again if the time does not depend on the stream. After an
+        alarm, call `acknowledge`.
         """
         self.alarm_at: int | None = None
         self.change: Change | None = None
@@ -266,10 +299,11 @@ class Monitor(Result):
             "log10_martingale": self.log10_martingale,
             "max_log10_martingale": self.max_log10_martingale,
             "trace": self.trace.points(),
-            "windows": [window.as_dict() for window in chart.windows],
-            "open_window": newest and newest.as_dict(),
+            "windows": [asdict(window) for window in chart.windows],
+            "open_window": newest and asdict(newest),
             "n_windows": chart.n_windows,
             "n_outside": chart.n_outside,
+            "acknowledged": self.acknowledged,
         }
 
     # --- the state in a file ---
@@ -295,6 +329,7 @@ class Monitor(Result):
         `detector` is the one that the monitor was made for; any other is rejected.
         """
         tensors, state = _KIND.read(path, copy=True)
+        state.setdefault("acknowledged", [])  # older files have none
         monitor = cls(detector, alpha=state["alpha"], window=state["window"])
         if state["fingerprint"] != monitor.fingerprint:
             raise InputError(

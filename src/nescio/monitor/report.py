@@ -71,8 +71,12 @@ def headline(monitor: Monitor) -> str:
 def summary(monitor: Monitor) -> str:
     """Return a few lines: what has changed and since when, what to do, and the evidence."""
     lines, chart = [headline(monitor)], monitor.chart
+    if monitor.acknowledged:
+        latest = monitor.acknowledged[-1]
+        note = f" ({latest['note']})" if latest["note"] else ""
+        lines.append(f"Counted since {latest['time']}, when an alarm was acknowledged{note}.")
     if not monitor.n_samples:
-        return lines[0]
+        return "\n".join(lines)
     if monitor.alarm:
         lines.append(ADVICE)
     lines.append(

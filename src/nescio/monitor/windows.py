@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -67,11 +67,6 @@ class Window:
     def outside(self) -> bool:
         """Whether the flagged share lies outside the band."""
         return not self.low <= self.flagged <= self.high
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON, with the band as shares."""
-        band = {"low": self.low / self.n, "high": self.high / self.n}
-        return asdict(self) | {"share": self.share} | band | {"outside": self.outside}
 
 
 class ControlChart:

@@ -77,10 +77,11 @@ class Head:
                 f"{self.weight.shape}."
             )
         if self.bias.shape != self.weight.shape[:1]:
-            turned = " Pass weight.T?" if self.bias.shape == self.weight.shape[1:] else ""
+            turned = ["Pass weight.T?"] if self.bias.shape == self.weight.shape[1:] else []
             raise ShapeError(
                 "the head must have one bias per label: its weight has shape (n_labels, n_units) = "
-                f"{self.weight.shape}, its bias {self.bias.shape}.{turned}"
+                f"{self.weight.shape}, its bias {self.bias.shape}.",
+                *turned,
             )
 
     def __repr__(self) -> str:
@@ -201,7 +202,8 @@ class Outputs(Result):
         taken = _RESERVED & set(self.arrays)
         if taken:
             raise InputError(
-                f"an array of your own cannot be named {min(taken)!r}: pass it as {min(taken)}=..."
+                f"an array of your own cannot be named {min(taken)!r}.",
+                f"Pass it as {min(taken)}=...",
             )
         index = {} if self.index is None else {"index": self.index}
         for name, rows in (*self._rows().items(), *self.kept.items(), *index.items()):

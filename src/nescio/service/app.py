@@ -18,7 +18,15 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from nescio._validation import Array
-from nescio.errors import DatasetError, FileFormatError, InputError, NescioError, ParameterError
+from nescio.errors import (
+    DatasetError,
+    FileFormatError,
+    InputError,
+    MissingInputError,
+    NescioError,
+    NonFiniteError,
+    ParameterError,
+)
 from nescio.models.inputs import n_rows
 from nescio.service import openapi as api
 from nescio.service.images import Decoders
@@ -30,6 +38,7 @@ from nescio.service.requests import (
     busy,
     check_predictions,
     decode_inputs,
+    decode_json,
     decode_outputs,
     encode_predictions,
     encode_verdicts,
@@ -37,7 +46,7 @@ from nescio.service.requests import (
 )
 from nescio.service.service import Engine, Service
 from nescio.service.settings import Settings
-from nescio.service.traffic import input_chart, logger, traffic_charts
+from nescio.service.traffic import logger
 
 _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
 _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # polled regularly
@@ -49,6 +58,11 @@ _PIECE_BYTES = 262_144  # a large answer waits in memory in pieces, not as a who
 # more memory while it is encoded.
 _BYTES_PER_VERDICT, _BYTES_PER_VALUE = 13, 100
 
+# What to do about an error of the library, for who sends requests.
+_ADVICE: dict[type[Exception], str] = {
+    MissingInputError: " Send them too: scores_from of /v1/detector names all that it reads.",
+    NonFiniteError: " Leave these rows out.",
+}
 _PAGE_TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html; charset=utf-8"}
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -80,7 +94,8 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     body = await service.limits.read(request)
     # Of safetensors, only the header is decoded.
     n_bytes = len(body) if kind == api.JSON else len(body) // 16
-    outputs = await service.coding(n_bytes, decode_outputs, kind, body, query.from_probs)
+    how = kind, body, query.from_probs, engine.check_logits
+    outputs = await service.coding(n_bytes, decode_outputs, *how)
     request.result = result = await service.verdicts(engine, outputs)
     if query.explain:
         columns: dict[str, Any] = verdict_columns(result.assessment)
@@ -116,7 +131,7 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     """
     engine, model = service.engine, service.engine.model
     if model is None:
-        raise HTTPException(404, "this service has no model. Start it with --model.")
+        raise HTTPException(404, "this service has no model. Send logits to /v1/score.")
     kind = request.require_type((*api.IMAGES, *api.FORMATS))
     body = await service.limits.read(request)
     run = service.in_thread if kind in api.FORMATS else service.decoding
@@ -144,29 +159,37 @@ async def detector(service: Service, request: Request, query: api.NoQuery) -> An
     return Answer(service.engine.description)
 
 
-@api.Operation("GET", "/v1/histogram", {api.SVG: None}, query=api.HistogramQuery)
-async def histogram(service: Service, request: Request, query: api.HistogramQuery) -> Answer:
-    """A chart of one score.
-
-    Draws a score and the threshold on the histogram of the calibration scores.
-    """
-    names = list(service.engine.calibration.thresholds)
-    if query.group not in names:
-        raise HTTPException(
-            422, f"group must be one of {', '.join(names)}, got {query.group[:40]!r}."
-        )
-    chart = input_chart(service.engine, query.score, query.group, query.width)
-    return Answer(chart.encode(), api.SVG)
-
-
 @api.Operation("GET", "/v1/traffic", {api.JSON: api.TrafficReport}, query=api.TrafficQuery)
 async def traffic(service: Service, request: Request, query: api.TrafficQuery) -> Answer:
     """Recent traffic.
 
-    Returns recent scores, and the report of the monitor with the share flagged.
+    Returns the report of the monitor with the share flagged, and charts of recent inputs.
     """
     arguments = service.engine, service.stopping, query.charts
     return Answer(await service.in_thread(_traffic_report, *arguments))
+
+
+@api.Operation(
+    "POST",
+    "/v1/acknowledge",
+    {api.JSON: api.Acknowledged},
+    body={api.JSON: api.AcknowledgeBody},
+    example={"note": "Ann: the lens is clean again."},
+    errors=(409,),
+)
+async def acknowledge(service: Service, request: Request, query: api.NoQuery) -> Answer:
+    """Acknowledge the alarm of the monitor.
+
+    Records the alarm with a note, and starts the monitor again.
+    """
+    _check_operator(service, request)
+    request.require_type((api.JSON,))
+    body: api.AcknowledgeBody = decode_json(await service.limits.read(request), api.AcknowledgeBody)
+    try:
+        record = await service.in_thread(service.acknowledge, body.note)
+    except InputError as error:
+        raise HTTPException(409, error.reason) from error
+    return Answer(msgspec.json.encode(record))
 
 
 @api.Operation("POST", "/v1/reload", {api.JSON: api.DetectorDescription}, errors=(409,))
@@ -175,21 +198,16 @@ async def reload(service: Service, request: Request, query: api.NoQuery) -> Answ
 
     Reads the files of the detector and the model again. Requests are served meanwhile.
     """
-    forwarded = {b"forwarded", b"x-forwarded-for"} & request.headers.keys()
-    client = request.scope.get("client")
-    local = client is not None and client[0] in ("127.0.0.1", "::1")
-    if service.settings.token is None and (forwarded or not local):
-        raise HTTPException(
-            403, "without a token, the service can only be reloaded from its own machine."
-        )
+    _check_operator(service, request)
     try:
         engine = await service.reload()
     except (NescioError, OSError) as error:
-        raise HTTPException(409, f"nothing was changed: {error}") from error
+        reason = error.reason if isinstance(error, NescioError) else error
+        raise HTTPException(409, f"nothing was changed: {reason}") from error
     return Answer(engine.description)
 
 
-@api.Operation("GET", "/healthz", {api.JSON: dict[str, str]}, public=True)
+@api.Operation("GET", "/healthz", {api.JSON: api.Status}, public=True)
 async def healthz(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Liveness probe.
 
@@ -198,7 +216,7 @@ async def healthz(service: Service, request: Request, query: api.NoQuery) -> Ans
     return Answer(b'{"status":"ok"}')
 
 
-@api.Operation("GET", "/readyz", {api.JSON: dict[str, str]}, public=True, errors=(503,))
+@api.Operation("GET", "/readyz", {api.JSON: api.Status}, public=True, errors=(503,))
 async def readyz(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Readiness probe.
 
@@ -209,7 +227,7 @@ async def readyz(service: Service, request: Request, query: api.NoQuery) -> Answ
     return Answer(b'{"status":"ready"}')
 
 
-@api.Operation("GET", "/metrics", {api.METRICS: None})
+@api.Operation("GET", "/metrics", {api.METRICS: str})
 async def metrics(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """Metrics for Prometheus.
 
@@ -218,7 +236,7 @@ async def metrics(service: Service, request: Request, query: api.NoQuery) -> Ans
     return Answer(service.metrics.text(), api.METRICS)
 
 
-@api.Operation("GET", "/openapi.json", {api.JSON: dict[str, Any]}, public=True)
+@api.Operation("GET", "/openapi.json", {api.JSON: dict[str, msgspec.Raw]}, public=True)
 async def openapi(service: Service, request: Request, query: api.NoQuery) -> Answer:
     """OpenAPI document.
 
@@ -233,7 +251,7 @@ _document = functools.cache(api.make_document)
 def _traffic_report(engine: Engine, stopping: bool, width: int | msgspec.UnsetType) -> bytes:
     report = engine.traffic.report(stopping)
     if width is not msgspec.UNSET:
-        report.charts = traffic_charts(engine, report, width)
+        report.charts = engine.traffic.charts(width)
     return msgspec.json.encode(report)
 
 
@@ -385,6 +403,15 @@ def _check_token(header: str, token: str) -> None:
         )
 
 
+def _check_operator(service: Service, request: Request) -> None:
+    """Without a token, reject whoever is not on this machine."""
+    forwarded = {b"forwarded", b"x-forwarded-for"} & request.headers.keys()
+    client = request.scope.get("client")
+    local = client is not None and client[0] in ("127.0.0.1", "::1")
+    if service.settings.token is None and (forwarded or not local):
+        raise HTTPException(403, "without a token, only its own machine may ask this of a service.")
+
+
 def _check_origin(request: Request) -> None:
     """Reject web pages of other origins, which a browser would allow to send requests."""
     origin = request.header(b"origin")
@@ -439,14 +466,15 @@ async def _send(answer: Answer, request: Request, send: Send, *, close: bool) ->
     await send({"type": "http.response.body", "body": body[last:]})
 
 
-def _problem(error: Exception) -> Answer:
+def _problem(error: HTTPException | NescioError) -> Answer:
     """Return the answer for an error, in the format of RFC 9457."""
     headers: Any = {}
     if isinstance(error, HTTPException):
         status, detail, headers = error.status_code, error.detail, error.headers or {}
     else:
         status = 413 if isinstance(error, TooLargeError) else 422
-        status, detail = 400 if isinstance(error, FileFormatError) else status, str(error)
+        status = 400 if isinstance(error, FileFormatError) else status
+        detail = error.reason + _ADVICE.get(type(error), "")
     if detail.partition(" ")[0].isalpha():  # not the name of a parameter or a file
         detail = detail[:1].upper() + detail[1:]
     body = msgspec.json.encode(api.Problem(HTTPStatus(status).phrase, status, detail))

@@ -19,7 +19,7 @@ from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
-from nescio.service.requests import TooLargeError
+from nescio.service.requests import LogitsCheck, TooLargeError
 from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Settings
 
 logger = logging.getLogger("nescio.service")
@@ -49,12 +49,14 @@ class Model:
         if not isinstance(runner, OnnxRunner):
             raise ParameterError(f"{settings.model} is not an ONNX file.")
         _check_width(runner, detector)
+        self._check_logits = LogitsCheck()
         self.tokenizer = runner.tokenizer
         if self.tokenizer is not None and self.tokenizer.max_tokens is None:
             raise ParameterError(
-                "the tokenizer has no maximum length, and a service needs one. Set it in Python: "
+                "the tokenizer has no maximum length, and a service needs one.",
+                "Set it in Python: "
                 "tokenizer = tokenizers.Tokenizer.from_file(path); "
-                "tokenizer.enable_truncation(256); tokenizer.save(path)."
+                "tokenizer.enable_truncation(256); tokenizer.save(path).",
             )
         self.inputs = {node.name: _described(node) for node in runner.session.get_inputs()}
         # A matrix of whole numbers may be token ids.
@@ -73,8 +75,7 @@ class Model:
         texts = None
         if self.tokenizer is not None and self.tokenizer.max_tokens is not None:
             texts = TextLimits(self.tokenizer.max_tokens, MAX_TEXTS, MAX_CHARACTERS)
-        preprocessing = None if self.preprocessing is None else self.preprocessing.as_dict()
-        return ModelDescription(list(self.inputs.values()), preprocessing, texts)
+        return ModelDescription(list(self.inputs.values()), self.preprocessing, texts)
 
     def image_input(self, content: bytes, decoders: Decoders) -> dict[str, Array]:
         """Return an image file as the input of the model."""
@@ -87,10 +88,7 @@ class Model:
     def text_inputs(self, texts: list[str]) -> tuple[dict[str, Array], list[bool]]:
         """Return texts as inputs of the model, and whether each of them was cut off."""
         if self.tokenizer is None:
-            raise InputError(
-                "the model does not take texts. Send its inputs by name, or start the service with "
-                "--tokenizer."
-            )
+            raise InputError("the model does not take texts. Send its inputs by name.")
         tokens = self.tokenizer(texts)
         self.wrapped.runner.check_padding(texts, tokens)
         truncated = set(tokens.truncated)
@@ -130,11 +128,15 @@ class Model:
     def outputs(self, inputs: Mapping[str, Array]) -> Outputs:
         """Run the model on all inputs at once."""
         try:
-            return self.wrapped.outputs(inputs, batch_size=n_rows(inputs))
+            outputs = self.wrapped.outputs(inputs, batch_size=n_rows(inputs))
+            if self.wrapped.runner.from_probs is None:
+                self._check_logits(outputs.logits)
+            return outputs
         except ProbabilitiesError as error:
             raise ProbabilitiesError(
-                f"the outputs of the model: {error.reason} If it returns probabilities, "
-                "start the service with --from-probs."
+                f"the outputs of the model: {error.reason} If it returns probabilities, whoever "
+                "runs the service must say so.",
+                "Start it with --from-probs.",
             ) from error
 
     def kind_of(self, inputs: Mapping[str, Array]) -> Hashable:
@@ -200,8 +202,8 @@ def _preprocessing(
     size = settings.image_size or (stored.size if stored else shape[2])
     if size is None:
         raise ParameterError(
-            "the model takes images of any size. Pass the size that it was trained with, such as "
-            "--image-size 224."
+            "the model takes images of any size.",
+            "Pass the size that it was trained with, such as --image-size 224.",
         )
     if not {*shape[2:]} <= {None, size}:
         raise ParameterError(

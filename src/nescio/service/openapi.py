@@ -14,27 +14,26 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nescio._version import __version__
+from nescio.models.images import Preprocessing
+from nescio.monitor import Change, Window
 from nescio.service.settings import MAX_EXPLAINED
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 FORMATS = (JSON, SAFETENSORS)
-IMAGES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
+# The last is any of them, for clients that know no types of images.
+_SUBTYPES = ("jpeg", "png", "webp", "gif", "bmp", "tiff")
+IMAGES = (*(f"image/{subtype}" for subtype in _SUBTYPES), "application/octet-stream")
 PROBLEM = "application/problem+json"
-SVG = "image/svg+xml"
 METRICS = "text/plain; version=0.0.4"
-
-_LARGEST = 1.7976931348623157e308
+_BINARY = {"type": "string", "format": "binary"}
 
 
 # --- queries and bodies -------------------------------------------------------------------------
 
-# JSON has no NaN and no infinity.
-JsonNumber = Annotated[
-    float | Literal["-inf"] | None,
-    Meta(description='A number, "-inf" for a masked label, or null for a missing value (NaN).'),
-]
-Width = Annotated[int, Meta(ge=200, le=2_000, description="The width in pixels.")]
+JsonNumber = float | Literal["-inf"] | None  # JSON has no NaN and no infinity
+# Numbers in nested lists, which are decoded by hand.
+JsonArray = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {}})]
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):
@@ -62,19 +61,12 @@ class ScoreQuery(PredictQuery, forbid_unknown_fields=True):
     ] = None
 
 
-class HistogramQuery(Struct, forbid_unknown_fields=True):
-    """The query of /v1/histogram."""
-
-    score: Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST, description="The score to draw.")]
-    group: Annotated[str, Meta(description="The group, if calibrated by group.")] = "all"
-    width: Width = 640
-
-
 class TrafficQuery(Struct, forbid_unknown_fields=True):
     """The query of /v1/traffic."""
 
     charts: Annotated[
-        Width | UnsetType, Meta(description="Add charts as SVG of this width in pixels.")
+        Annotated[int, Meta(ge=200, le=2_000)] | UnsetType,
+        Meta(description="Add charts as SVG of this width in pixels."),
     ] = UNSET
 
 
@@ -89,9 +81,12 @@ class ScoreBody(Struct, forbid_unknown_fields=True):
 
 
 class PredictBody(Struct, forbid_unknown_fields=True):
-    """The JSON body of a request to predict: the inputs of the model by name, or texts."""
+    """The JSON body of a request to predict: either the inputs of the model by name, or texts."""
 
-    inputs: dict[str, msgspec.Raw] | UnsetType = UNSET
+    inputs: Annotated[
+        dict[str, JsonArray] | UnsetType,
+        Meta(description='The samples are the first dimension: {"NAME": [[...], [...]]}.'),
+    ] = UNSET
     texts: Annotated[
         list[str] | UnsetType,
         Meta(
@@ -99,6 +94,12 @@ class PredictBody(Struct, forbid_unknown_fields=True):
             extra_json_schema={"minItems": 1},  # too many are 413, like too many rows
         ),
     ] = UNSET
+
+
+class AcknowledgeBody(Struct, forbid_unknown_fields=True):
+    """The JSON body of a request to acknowledge an alarm."""
+
+    note: Annotated[str, Meta(max_length=500, description="Who, and what was done.")] = ""
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -122,8 +123,9 @@ class PartShare(Struct):
     detector: str
     score: float | None
     p_value: float | None
-    share: float | None
+    share: Annotated[float | None, Meta(description="Of the evidence against the input.")]
     nearest: Annotated[list[int | str], Meta(description="The nearest training samples.")]
+    summary: Annotated[str, Meta(description="What it saw, if it can say so.")]
 
 
 class ColumnRange(Struct):
@@ -198,15 +200,16 @@ class ModelDescription(Struct):
     """What the model takes."""
 
     inputs: list[ModelInput]
-    preprocessing: dict[str, Any] | None
+    preprocessing: Preprocessing | None
     texts: TextLimits | None
 
 
 class DetectorDescription(Struct):
     """The detector and the model in use."""
 
+    name: Annotated[str, Meta(description="Of the model's file or the detector's.")]
     detector: str
-    params: dict[str, Any]
+    params: dict[str, msgspec.Raw]
     scores_from: list[str]
     n_columns: dict[str, int]
     label_names: list[str] | None
@@ -218,16 +221,7 @@ class DetectorDescription(Struct):
     n_by_group: dict[str, int]
     statement: str
     explains: bool
-    example: Annotated[list[float] | None, Meta(description="Logits to try.")]
     model: ModelDescription | None
-
-
-class RecentInputs(Struct):
-    """The latest inputs that the monitor has seen."""
-
-    time: list[float]
-    score: list[float | None]
-    in_distribution: list[bool]
 
 
 class ChartOf(Struct):
@@ -238,14 +232,52 @@ class ChartOf(Struct):
     svg: str
 
 
+class Acknowledged(Struct):
+    """An alarm that was acknowledged."""
+
+    time: Annotated[str, Meta(description="In UTC, such as 2026-01-31T12:00:00Z.")]
+    alarm: Annotated[str, Meta(description="What had changed and since when, in words.")]
+    alarm_at: int
+    change: Change
+    note: str
+
+
+class MonitorReport(Struct):
+    """What the monitor says about the inputs since its start or the latest acknowledged alarm."""
+
+    summary: str
+    n_samples: int
+    flagged: int
+    expected_share: float
+    alpha: float
+    alarm: bool
+    alarm_at: int | None
+    change: Change | None
+    log10_martingale: float
+    max_log10_martingale: float
+    trace: Annotated[
+        list[tuple[int, float]], Meta(description="Numbers of inputs, and the evidence after them.")
+    ]
+    windows: list[Window]
+    open_window: Window | None
+    n_windows: int
+    n_outside: int
+    acknowledged: Annotated[list[Acknowledged], Meta(description="The latest ones, oldest first.")]
+
+
 class TrafficReport(Struct):
-    """Recent scores, and the report of the monitor."""
+    """The report of the monitor, and charts."""
 
     n_watched: int
-    recent: RecentInputs
-    monitor: dict[str, Any]
+    monitor: MonitorReport
     stopping: bool
     charts: list[ChartOf] | UnsetType = UNSET
+
+
+class Status(Struct):
+    """The answer of a probe."""
+
+    status: str
 
 
 class Problem(Struct):
@@ -272,7 +304,7 @@ class Operation(Struct):
 
     method: str
     path: str
-    answer: dict[str, Any]  # a type by format; None is binary or text
+    answer: dict[str, Any]  # a type by format; None is binary
     query: type[Struct] = NoQuery
     body: dict[str, Any] = {}
     example: dict[str, Any] | None = None
@@ -289,7 +321,7 @@ class Operation(Struct):
     def statuses(self) -> list[int]:
         """Return the statuses of all errors."""
         of_bodies = (400, 408, 413, 415, 503) if self.body else ()
-        return sorted({403, 422, *of_bodies, *self.errors} | (set() if self.public else {401}))
+        return sorted({403, 422, 500, *of_bodies, *self.errors} | (set() if self.public else {401}))
 
 
 _MEANINGS = {
@@ -298,11 +330,12 @@ _MEANINGS = {
     403: "The origin, the host name or the address of the caller is not allowed.",
     404: "The service has no model.",
     408: "The body took too long to arrive.",
-    409: "The new files cannot be used. The old ones stay in use.",
+    409: "There is no alarm; or the new files cannot be used, and the old ones stay in use.",
     413: "The body is too large, or it has too many rows.",
     415: "The format of the body is not supported.",
     422: "The request can be read but not used: an unknown parameter, wrong labels, probabilities "
     "instead of logits, NaN, a damaged image.",
+    500: "The service failed. Its log has the details.",
     503: "The service is busy or about to stop. Try again after Retry-After seconds.",
 }
 
@@ -318,13 +351,21 @@ def make_document() -> bytes:
     template = "#/components/schemas/{name}"
     schemas, components = msgspec.json.schema_components(types.values(), ref_template=template)
     refs = dict(zip(types, schemas, strict=True))
-    components["PredictBody"]["oneOf"] = [{"required": ["inputs"]}, {"required": ["texts"]}]
+    # With a name, so that clients have one type for all numbers.
+    number = msgspec.json.schema(JsonNumber)
+    meaning = 'A number, "-inf" for a masked label, or null for a missing value (NaN).'
+    components["JsonNumber"] = {"description": meaning, **number}
+    components["PredictBody"] |= {"minProperties": 1, "maxProperties": 1}
+    for component in components.values():
+        component["description"] = component.get("description", "").partition("\n")[0]
+        for field in component.get("properties", {}).values():
+            field.pop("default", None)  # openapi-typescript would make it a required field
     paths = {
         path: {operation.method.lower(): _described(operation, refs)}
         for path, operation in OPERATIONS.items()
     }
     security = {"token": {"type": "http", "scheme": "bearer"}}
-    return msgspec.json.encode(
+    document = msgspec.json.encode(
         {
             "openapi": "3.1.0",
             "info": {
@@ -336,12 +377,15 @@ def make_document() -> bytes:
             "components": {"schemas": components, "securitySchemes": security},
         }
     )
+    name = b'{"$ref":"#/components/schemas/JsonNumber"}'
+    document = document.replace(msgspec.json.encode(number), name)
+    return document.replace(b',"items":false', b"")  # openapi-python-client cannot read it
 
 
 def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     def content(types: dict[str, Any]) -> dict[str, Any]:
         return {
-            name.partition(";")[0]: {"schema": _not_json(name) if kind is None else refs[str(kind)]}
+            name.partition(";")[0]: {"schema": _BINARY if kind is None else refs[str(kind)]}
             for name, kind in types.items()
         }
 
@@ -372,10 +416,3 @@ def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     if not operation.public:  # the token is optional: a service may have none
         described["security"] = [{"token": []}, {}]
     return described
-
-
-def _not_json(media_type: str) -> dict[str, Any]:
-    """Return the schema of a body that is not JSON."""
-    if media_type in (SVG, METRICS):
-        return {"type": "string"}
-    return {"type": "string", "format": "binary"}

@@ -10,7 +10,8 @@ import functools
 import itertools
 import re
 import uuid
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -24,7 +25,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from nescio._io.tensors import decode_tensors, encode_tensors
-from nescio._validation import Array, check_logits
+from nescio._validation import ENOUGH_VALUES, Array, check_logits
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import FileFormatError, InputError, ProbabilitiesError
 from nescio.outputs import Outputs
@@ -244,14 +245,33 @@ def _check_arrays(arrays: Collection[str]) -> None:
 # --- bodies -------------------------------------------------------------------------------------
 
 
-def decode_outputs(kind: str, data: bytes, from_probs: bool | None = None) -> Outputs:
+class LogitsCheck:
+    """Rejects probabilities. Requests that are too small to tell are checked with earlier ones."""
+
+    def __init__(self) -> None:
+        self._earlier: deque[float] = deque(maxlen=ENOUGH_VALUES)
+
+    def __call__(self, logits: Array) -> None:
+        """Raise a `ProbabilitiesError` if these are not logits."""
+        if logits.size < ENOUGH_VALUES:
+            self._earlier.extend(logits.ravel().tolist())
+            logits = np.array([self._earlier])
+        check_logits(logits)
+
+
+def decode_outputs(
+    kind: str,
+    data: bytes,
+    from_probs: bool | None = None,
+    check: Callable[[Array], None] = check_logits,
+) -> Outputs:
     """Return the outputs in a body of JSON or safetensors; `from_probs` is that of detectors."""
     outputs = _tensor_outputs(data) if kind == SAFETENSORS else _json_outputs(data)
     if from_probs:
         return replace(outputs, logits=logits_from_probs(outputs.logits))
     if from_probs is None:
         try:
-            check_logits(outputs.logits)
+            check(outputs.logits)
         except ProbabilitiesError as error:
             raise ProbabilitiesError(
                 f"{error.reason} To send probabilities, add ?from_probs=true to the "
@@ -277,7 +297,7 @@ def _tensor_outputs(data: bytes) -> Outputs:
 
 
 def _json_outputs(data: bytes) -> Outputs:
-    body: ScoreBody = _decode_json(data, ScoreBody)
+    body: ScoreBody = decode_json(data, ScoreBody)
     _check_arrays(body.arrays or {})
     _check_rows(len(body.logits))
     return Outputs(
@@ -293,7 +313,7 @@ def decode_inputs(kind: str, data: bytes) -> dict[str, Array] | list[str]:
     """Return the inputs of a model by name, or texts, from a body of JSON or safetensors."""
     if kind == SAFETENSORS:
         return _decode_tensors(data)[0]
-    body: PredictBody = _decode_json(data, PredictBody)
+    body: PredictBody = decode_json(data, PredictBody)
     if (body.inputs is UNSET) == (body.texts is UNSET):
         raise InputError('send either the inputs of the model by name, "inputs", or "texts".')
     if body.inputs is not UNSET:
@@ -319,7 +339,8 @@ def _decode_tensors(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
     return decode_tensors(data, _BODY)
 
 
-def _decode_json(data: bytes, kind: Any) -> Any:
+def decode_json(data: bytes, kind: Any) -> Any:
+    """Return the content of a JSON body, or raise an error that says what is wrong with it."""
     for mark, most, what in ((b"[", _MAX_LISTS, "lists"), (b",", _MAX_ITEMS, "numbers")):
         # Counting takes a tenth of the time of decoding; a short body needs none.
         if len(data) > most and data.count(mark) > most:
@@ -384,25 +405,12 @@ def encode_verdicts(kind: str, assessment: Assessment) -> bytes:
     """Return scores, p-values and verdicts as columns, in the given format."""
     if kind == JSON:
         return msgspec.json.encode(verdict_columns(assessment))
-    if assessment.groups is None:
-        columns = (assessment.p_values, assessment.scores, assessment.in_distribution)
-        return b"".join((_verdict_header(len(assessment)), *(column.data for column in columns)))
-    names, groups = np.unique(assessment.groups, return_inverse=True)
-    arrays: dict[str, Array] = {
-        "p_value": assessment.p_values,
-        "score": assessment.scores,
-        "group": groups,
-        "in_distribution": assessment.in_distribution,
-    }
-    return encode_tensors(arrays, {"groups": names.tolist()})
-
-
-@functools.lru_cache(maxsize=256)
-def _verdict_header(n_rows: int) -> bytes:
-    """Return the header of a safetensors file: it is the same for the same number of rows."""
-    numbers, verdicts = np.zeros(n_rows), np.zeros(n_rows, dtype=bool)
-    whole = encode_tensors({"p_value": numbers, "score": numbers, "in_distribution": verdicts}, {})
-    return whole[: -(2 * numbers.nbytes + verdicts.nbytes)]
+    arrays: dict[str, Array] = {"p_value": assessment.p_values, "score": assessment.scores}
+    metadata = {}
+    if assessment.groups is not None:
+        names, arrays["group"] = np.unique(assessment.groups, return_inverse=True)
+        metadata["groups"] = names.tolist()
+    return encode_tensors(arrays | {"in_distribution": assessment.in_distribution}, metadata)
 
 
 def encode_predictions(logits: Array, label_names: Sequence[str], columns: dict[str, Any]) -> bytes:

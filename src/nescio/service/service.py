@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from starlette.requests import ClientDisconnect
 
-from nescio._charts.histogram import Histogram
 from nescio._io.files import check_target, exclusive
 from nescio._threads import available_cpus
 from nescio._validation import Array
@@ -31,8 +31,8 @@ from nescio.outputs import Outputs
 from nescio.outputs.outputs import match_labels
 from nescio.service.images import Decoders
 from nescio.service.model import WORK_AT_ONCE, Model
-from nescio.service.openapi import DetectorDescription
-from nescio.service.requests import Request, RequestLimits, TooLargeError
+from nescio.service.openapi import DetectorDescription, PartShare
+from nescio.service.requests import LogitsCheck, Request, RequestLimits, TooLargeError
 from nescio.service.settings import MAX_EXPLAINED, Settings
 from nescio.service.traffic import Metrics, Traffic, logger, stored_monitor
 
@@ -73,6 +73,7 @@ class Engine:
                 "does not know. Calibrate it without groups or by label count."
             )
         self.model = None if settings.model is None else Model(settings, self.detector)
+        self.check_logits = LogitsCheck()
         self.label_names = self.detector.label_names_
         if self.model is not None:
             self.label_names = self.model.wrapped.label_names
@@ -80,14 +81,7 @@ class Engine:
         names = self.label_names or tuple(map(str, range(self.n_labels or 0)))
         monitor = stored_monitor(self.detector, settings.alpha, settings.monitor_state, reloading)
         self.traffic = Traffic(self.detector, names, monitor, settings.monitor_state)
-        # Of the calibration scores by group, and of all groups under None.
-        thresholds = self.calibration.thresholds.items()
-        values = list(self.calibration.threshold_values.values())
-        self.histograms: dict[str | None, Histogram] = {
-            None: Histogram.of(self.calibration.scores, values),
-            **{name: Histogram.of(group.scores, [group.value]) for name, group in thresholds},
-        }
-        self.description = msgspec.json.encode(self._describe())
+        self.description = msgspec.json.encode(self._describe(settings))
 
     def run_model(self, works: Sequence[Mapping[str, Array]]) -> list[Outputs]:
         """Return the outputs of the model for inputs of one kind."""
@@ -138,11 +132,13 @@ class Engine:
             return self.detector.n_columns_["logits"]
         return None if self.label_names is None else len(self.label_names)
 
-    def _describe(self) -> DetectorDescription:
+    def _describe(self, settings: Settings) -> DetectorDescription:
         """Return what clients may want to know."""
         detector, calibration = self.detector, self.calibration
         first = calibration.first
+        stems = [Path(path).stem for path in (settings.model, settings.detector) if path]
         return DetectorDescription(
+            name=next((stem for stem in stems if stem != "model"), stems[-1]),
             detector=detector.name,
             params={name: v for name, v in plain_params(detector).items() if name != "tpr"},
             scores_from=list(detector.scores_from),
@@ -156,29 +152,14 @@ class Engine:
             n_by_group={name: len(group.scores) for name, group in calibration.thresholds.items()},
             statement=calibration.statement(),
             explains=detector.explains,
-            example=self._example(),
             model=None if self.model is None else self.model.describe(),
         )
-
-    def _example(self) -> list[float] | None:
-        """Return logits to try, made of medians of the calibration data, if they are "in"."""
-        terms, medians = self.detector.label_terms(), self.detector.medians_
-        if terms is None or medians is None:
-            return None
-        group = len(medians.groups) // 2
-        ladder = np.linspace(-40.0, 40.0, 8_001)
-        steps = np.asarray(terms.of(ladder[None, :]))[0]  # increasing
-        commonest_first = np.argsort(-medians.labels[group], kind="stable")
-        row = np.empty(len(commonest_first))
-        row[commonest_first] = np.interp(medians.ranks[group], steps, ladder).round(2)
-        ordinary = self.assess(Outputs(row[None, :])).assessment.in_distribution[0]
-        return row.tolist() if ordinary else None
 
 
 def _explanation(reason: Reason) -> dict[str, Any]:
     by_label = reason.by_label()
     labels = () if by_label is None else by_label.most_telling(_EXPLAINED_LABELS)
-    explanation = {
+    explanation: dict[str, Any] = {
         "term": "" if by_label is None else by_label.term,
         "summary": reason.summary(),
         "labels": [label.as_dict() for label in labels],
@@ -188,8 +169,11 @@ def _explanation(reason: Reason) -> dict[str, Any]:
         ranges = by_column.ranges[:_EXPLAINED_COLUMNS]
         explanation["ranges"] = [column.as_dict() for column in ranges]
     if reason.parts:
-        parts = [part.as_dict() for part in reason.parts]
-        explanation["parts"] = [{k: v for k, v in p.items() if k != "reason"} for p in parts]
+        parts = [
+            part.as_dict() | {"summary": part.reason.summary() if part.reason else ""}
+            for part in reason.parts
+        ]
+        explanation["parts"] = msgspec.convert(parts, list[PartShare])
     return explanation
 
 
@@ -267,6 +251,13 @@ class Service:
             self.metrics.reloads.labels("done").inc()
             logger.info("reloaded", extra={"changed": changed})
             return engine
+
+    def acknowledge(self, note: str) -> dict[str, Any]:
+        """Record the alarm of the monitor as dealt with, and save its state."""
+        record = self.engine.traffic.acknowledge(note)
+        logger.info("alarm acknowledged", extra=record)
+        self._watch(save=True)
+        return record
 
     def _watch(self, save: bool) -> None:
         """Show the monitor the requests since the previous call, and save its state if asked."""

@@ -1,4 +1,4 @@
-"""What the service knows about its traffic: metrics, recent scores, the monitor, and their charts.
+"""What the service knows about its traffic: metrics, recent p-values, the monitor and charts.
 
 The charts are SVG for the page, whose CSS classes colour them.
 """
@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import (
@@ -24,7 +25,6 @@ from prometheus_client.core import (
     Metric,
 )
 
-from nescio._charts.histogram import HistogramChart
 from nescio._charts.svg import Chart, Scale, short
 from nescio.detectors import Detector
 from nescio.detectors.verdicts import Assessment
@@ -33,17 +33,13 @@ from nescio.monitor import Monitor
 from nescio.monitor.monitor import resume
 from nescio.monitor.report import Figure, monitor_figures
 from nescio.outputs import Outputs
-from nescio.service.openapi import ChartOf, RecentInputs, TrafficReport
+from nescio.service.openapi import ChartOf, MonitorReport, TrafficReport
 from nescio.service.requests import RequestLimits
-
-if TYPE_CHECKING:
-    from nescio.service.service import Engine
 
 logger = logging.getLogger("nescio.service")
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SCORE_BUCKETS = 16
-_SMALL_SAMPLE = 100  # fewer points than this are drawn larger
 
 _RECENT = 2_000
 # The monitor takes more time per row than scoring. On a busy stream it therefore sees only some
@@ -171,7 +167,7 @@ class Traffic:
                 self._n_free -= n_kept
 
     def watch(self) -> None:
-        """Show the kept rows to the monitor, and store their scores for the page."""
+        """Show the kept rows to the monitor, and store their p-values for the page."""
         with self._watching:
             with self._counting:
                 noted, self._noted = self._noted, []
@@ -186,21 +182,52 @@ class Traffic:
                 texts += [text] * len(note.assessment)
             self.monitor.update(assessment, times=texts)
             self.n_watched += len(assessment)
-            scores, inside = assessment.scores.tolist(), assessment.in_distribution.tolist()
-            self._recent.extend(zip(times, scores, inside, strict=True))
+            p_values, inside = assessment.p_values.tolist(), assessment.in_distribution.tolist()
+            self._recent.extend(zip(times, p_values, inside, strict=True))
 
     def report(self, stopping: bool) -> TrafficReport:
-        """Return recent scores and what the monitor says."""
+        """Return what the monitor says."""
         self.watch()
         with self._watching:
-            times, scores, inside = zip(*self._recent, strict=True) if self._recent else ((),) * 3
-            recent = RecentInputs(list(times), list(scores), list(inside))
-            return TrafficReport(self.n_watched, recent, self.monitor.as_dict(), stopping)
+            monitor = msgspec.convert(self.monitor.as_dict(), MonitorReport)
+            return TrafficReport(self.n_watched, monitor, stopping)
 
-    def figures(self, width: int) -> list[Figure]:
-        """Return the charts of the monitor."""
+    def acknowledge(self, note: str) -> dict[str, Any]:
+        """Record the alarm as dealt with, and let the monitor start again."""
+        self.watch()
         with self._watching:
-            return monitor_figures(self.monitor, width)
+            return self.monitor.acknowledge(note)
+
+    def charts(self, width: int) -> list[ChartOf]:
+        """Draw recent p-values, and the figures of the monitor; nothing without traffic."""
+        with self._watching:
+            if not self._recent:
+                return []
+            figures = [self._recent_p_values(width), *monitor_figures(self.monitor, width)]
+        return [ChartOf(*map(str, figure)) for figure in figures]
+
+    def _recent_p_values(self, width: int) -> Figure:
+        """Draw one dot per input in the order of arrival, and a cross if it was flagged."""
+        times, p_values, inside = map(np.array, zip(*self._recent, strict=True))
+        n, n_flagged = len(times), int(np.count_nonzero(~inside))
+        chart = Chart(
+            Scale(-0.5 - n / 100, n - 0.5 + n / 100),
+            Scale(1 / (1 + self.monitor.calibration.n_samples) / 1.5, 1.5, log=True),
+            name=f"p-values of the latest {n} inputs, {n_flagged} of them flagged.",
+            width=width,
+            height=240,
+            y_label="p-value",
+            x_ticks=[
+                (row, time.strftime("%H:%M:%S", time.gmtime(times[row])))
+                for row in sorted({n // 12, n // 2, n - 1 - n // 12})
+            ],
+        )
+        for kind, shape in (("dots in", "h0"), ("crosses out", "m-3 -3l6 6m0 -6l-6 6")):
+            rows = np.flatnonzero(inside if kind == "dots in" else ~inside)
+            chart.scatter(rows, p_values[rows], kind, shape)
+        chart.rule(y=self._allowed, text=f"flagged below {short(self._allowed)}")
+        text = f"of the latest {n:,} of {self.n_watched:,} inputs, oldest first; times in UTC"
+        return "p-values", text, chart.draw()
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics; prometheus_client calls this."""
@@ -257,84 +284,3 @@ def stored_monitor(
             raise InputError(f"{error} Remove the file, or pass another one.") from error
         logger.warning("the monitor starts from the beginning", extra={"reason": str(error)})
         return Monitor(detector, alpha=alpha)
-
-
-# --- charts -------------------------------------------------------------------------------------
-
-
-def input_chart(engine: Engine, score: float, group: str, width: int) -> str:
-    """Draw a score and the threshold on the histogram of a group's calibration scores."""
-    histogram, threshold = engine.histograms[group], engine.calibration.threshold_values[group]
-    low, high = histogram.edges[[0, -1]]
-    chart = HistogramChart(
-        histogram,
-        [threshold],
-        name=f"Histogram of the calibration scores from {short(low)} to {short(high)}, "
-        f"threshold {short(threshold)}, this input {short(score)}.",
-        width=width,
-    )
-    chart.marker(score, "out" if score < threshold else "in", f"this input {short(score)}")
-    return chart.draw().replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-
-
-def traffic_charts(engine: Engine, report: TrafficReport, width: int) -> list[ChartOf]:
-    """Draw recent scores, before the figures of the monitor; nothing if there is no traffic yet."""
-    n_recent = len(report.recent.score)
-    if not n_recent:
-        return []
-    text = f"of the latest {n_recent:,} of {report.n_watched:,} inputs, oldest first"
-    return [
-        ChartOf("Scores", text, _recent_scores(engine, report.recent, width)),
-        *(ChartOf(*map(str, figure)) for figure in engine.traffic.figures(width)),
-    ]
-
-
-def _recent_scores(engine: Engine, recent: RecentInputs, width: int) -> str:
-    """Draw one dot per input in the order of arrival, and a cross if it was flagged."""
-    scores = np.array(recent.score, dtype=np.float64)
-    inside = np.array(recent.in_distribution)
-    thresholds = list(engine.calibration.threshold_values.values())
-    # The range of the calibration scores, extended by at most its width to each side.
-    edges = engine.histograms[None].edges
-    low, high, room = edges[0], edges[-1], edges[-1] - edges[0]
-    finite = scores[np.isfinite(scores)]
-    low = max(finite.min(initial=low), low - room)
-    high = min(finite.max(initial=high), high + room)
-    n, n_flagged = len(scores), int(np.count_nonzero(~inside))
-    chart = PageChart(
-        Scale(-0.5 - n / 100, n - 0.5 + n / 100),
-        Scale(low - 0.03 * (high - low), high + 0.03 * (high - low)),
-        name=f"Scores of the latest {n} inputs, {n_flagged} of them flagged.",
-        width=width,
-        height=240,
-        x_label="time of arrival, UTC",
-        x_ticks=[
-            (row, time.strftime("%H:%M:%S", time.gmtime(recent.time[row])))
-            for row in sorted({n // 12, n // 2, n - 1 - n // 12})
-        ],
-        y_ticks=Scale(low, high).ticks(4),
-    )
-    rows = np.arange(n)
-    shown = np.nan_to_num(np.clip(scores, low, high), nan=low)
-    size = " few" if n < _SMALL_SAMPLE else ""
-    chart.dots(rows[inside], shown[inside], f"dots in{size}")
-    chart.crosses(rows[~inside], shown[~inside], "crosses out")
-    for threshold in thresholds:
-        text = f"threshold {short(threshold)}" if len(thresholds) == 1 else ""
-        chart.rule(y=min(max(threshold, low), high), text=text)
-    return str(chart.draw())
-
-
-class PageChart(Chart):
-    """A chart with the marks that only the page uses."""
-
-    def dots(self, x: Any, y: Any, css: str) -> None:
-        """Draw many dots as one path."""
-        path = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(*self._points(x, y), strict=True))
-        self.marks.append(f'<path class="{css}" d="{path}"/>')
-
-    def crosses(self, x: Any, y: Any, css: str) -> None:
-        """Draw many crosses as one path."""
-        points = list(zip(*self._points(x, y), strict=True))
-        path = "".join(f"M{a - 3:.1f} {b - 3:.1f}l6 6m0 -6l-6 6" for a, b in points)
-        self.marks.append(f'<path class="{css}" data-n="{len(points)}" d="{path}"/>')

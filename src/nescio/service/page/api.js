@@ -32,8 +32,6 @@ export async function send(path, { method = "GET", body, type } = {}) {
 
 export const ask = async (path, options) => (await checked(await send(path, options))).json();
 
-export const askForText = async (path) => (await checked(await send(path))).text();
-
 async function checked(answer) {
   if (answer.ok) return answer;
   const problem = await answer.json().catch(() => ({}));

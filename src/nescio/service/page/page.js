@@ -9,17 +9,17 @@ let watching = null;
 let starts = 0; // only the latest call of start() may change the page
 
 function introduce(detector) {
-  document.title = `nescio: ${detector.detector}`;
+  document.title = detector.name;
   const params = Object.entries(detector.params)
     .filter(([name]) => !["tpr", "nonfinite"].includes(name)) // every detector has these
     .filter(([, value]) => String(value) !== "") // such as the weights, if there are none
-    .map(([name, value]) => `${name}=${String(value).replaceAll(",", ", ")}`);
-  byId("name").textContent = detector.detector;
-  byId("params").textContent = params.join(", ");
+    .map(([name, value]) => `${name}: ${String(value).replaceAll(",", ", ")}`);
+  byId("name").textContent = detector.name;
+  byId("params").textContent = [`checked by ${detector.detector}`, ...params].join(", ");
   byId("guarantee").textContent =
     `Keeps ${percent(detector.tpr)} of inputs like the ${count(detector.n_calibration)} in its ` +
-    "calibration data. An input whose score is below the threshold is flagged: do not trust the " +
-    "labels that the model predicts for it.";
+    "calibration data, and flags those that are more unusual: do not trust the labels that the " +
+    "model predicts for them.";
   const byGroup = detector.by !== null;
   byId("statement").textContent = byGroup ? "" : detector.statement;
   byId("statements").querySelector("p").textContent = detector.statement;
@@ -75,7 +75,7 @@ async function start() {
   show(byId("token-form"), false);
   show(byId("content"), true);
   watching?.stop();
-  watching = watch(detector, { failed, changed: start });
+  watching = watch({ failed, changed: start });
 }
 
 byId("token-form").addEventListener("submit", (event) => {

@@ -1,13 +1,13 @@
 // The live view, which is updated every two seconds while the page is visible.
 
 import { ask, parseSvg } from "./api.js";
-import { byId, chartWidth, legend, make } from "./elements.js";
+import { byId, chartWidth, legend, make, plural, show } from "./elements.js";
 
 const PAUSE = 2_000; // milliseconds
 const LONGEST_PAUSE = 30_000;
 
 // Shows the traffic until `stop` is called. `changed` is called if the detector may have changed.
-export function watch(detector, { failed, changed }) {
+export function watch({ failed, changed }) {
   let [timer, pause, seen, alive] = [0, PAUSE, -1, true];
 
   async function look() {
@@ -20,7 +20,8 @@ export function watch(detector, { failed, changed }) {
       pause = PAUSE;
       if (traffic.stopping) say("bad", "The service is about to stop.");
       else say("good", "Live: updated every two seconds.");
-      if (traffic.n_watched !== seen) byId("traffic").replaceChildren(...view(traffic, detector));
+      if (traffic.n_watched !== seen) byId("traffic").replaceChildren(...view(traffic));
+      show(byId("acknowledge"), traffic.monitor.alarm);
       seen = traffic.n_watched;
       if (another) changed();
     } catch (error) {
@@ -32,7 +33,20 @@ export function watch(detector, { failed, changed }) {
     if (alive) timer = setTimeout(look, pause);
   }
 
+  async function acknowledge(event) {
+    event.preventDefault();
+    const body = JSON.stringify({ note: byId("note").value.trim() });
+    try {
+      await ask("/v1/acknowledge", { method: "POST", body, type: "application/json" });
+      byId("note").value = "";
+      seen = -1; // the next look shows it
+    } catch (error) {
+      say("bad", failed(error));
+    }
+  }
+
   document.addEventListener("visibilitychange", look);
+  byId("acknowledge").onsubmit = acknowledge;
   look();
   return {
     stop() {
@@ -49,20 +63,19 @@ function say(state, text) {
   if (live.textContent !== text) live.textContent = text; // screen readers announce only changes
 }
 
-function view({ monitor, charts }, detector) {
+function view({ monitor, charts }) {
   if (!charts.length) {
-    const text = "No traffic yet. The scores of all requests appear here,";
-    return [make("p.waiting", `${text} including those of this page.`)];
+    const text = "No traffic yet. The p-values of all requests appear here,";
+    return [make("p.waiting", `${text} including those of this page.`), ...acknowledged(monitor)];
   }
-  const threshold =
-    detector.by === null ? "threshold" : "thresholds for each number of predicted labels";
-  const [scores, ...others] = charts;
+  const [recent, ...others] = charts;
   return [
     ...state(monitor),
+    ...acknowledged(monitor),
     make("figure",
-      make("h3", `${scores.title} `, make("span", scores.text)),
-      parseSvg(scores.svg),
-      legend([["dot", "in-distribution"], ["cross", "flagged"], ["dash", threshold]]),
+      make("h3", `${recent.title} `, make("span", recent.text)),
+      parseSvg(recent.svg),
+      legend([["dot", "in-distribution"], ["cross", "flagged"], ["dash", "limit"]]),
     ),
     ...others.map(({ title, text, svg }) =>
       make("figure", make("h3", title), parseSvg(svg), make("figcaption", text)),
@@ -85,6 +98,15 @@ function state(monitor) {
       evidence === undefined ? null : make("p.aside", evidence),
     ),
   ];
+}
+
+function acknowledged({ acknowledged: alarms }) {
+  if (!alarms.length) return [];
+  const lines = alarms.toReversed().map(({ time, alarm, note }) =>
+    make("li", make("b", time), ` ${note} `, make("span.aside", alarm)),
+  );
+  const title = make("summary", plural(alarms.length, "acknowledged alarm"));
+  return [make("details", title, make("ul", lines))];
 }
 
 function meter(evidence, needed) {

@@ -15,7 +15,7 @@ export function prepare(described, onError) {
   [detector, failed] = [described, onError];
   const takesImages = Boolean(detector.model?.preprocessing);
   const texts = detector.model?.texts;
-  byId("input-title").textContent = texts ? "A text" : "An image";
+  byId("input-title").textContent = texts ? "A text" : takesImages ? "An image" : "";
   byId("text-hint").textContent =
     texts && `The model reads up to ${count(texts.max_tokens)} tokens of it.`;
   show(byId("text-form"), Boolean(texts));
@@ -23,9 +23,8 @@ export function prepare(described, onError) {
   show(byId("no-images"), !takesImages && !texts);
   byId("no-images").textContent = detector.model
     ? "The model of this service does not take images. See /openapi.json for what it takes."
-    : "This service has no model. To use images, start it with --model model.onnx.";
+    : "This service has no model: give it the outputs of yours.";
   byId("logits-hint").textContent = hint();
-  show(byId("example"), Boolean(detector.example));
 }
 
 const readsOnlyLogits = () => detector.scores_from.join() === "logits";
@@ -218,14 +217,6 @@ function listen() {
     byId(field).addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) work[field]();
     });
-  byId("example").addEventListener("click", () => {
-    byId("logits").value = detector.example.join(", ");
-    byId("example-note").textContent =
-      "Computed from medians of the calibration data: typical, but not a real input.";
-    complain("logits", "");
-    byId("logits").focus();
-  });
-  byId("logits").addEventListener("input", () => (byId("example-note").textContent = ""));
   byId("file").addEventListener("change", (event) => {
     predictImages(event.target.files);
     event.target.value = ""; // so that the user can choose the same file again

@@ -1,7 +1,6 @@
-// Shows the verdict on one or several inputs: in words, on the histogram, and per label.
+// Shows the verdict on one or several inputs: in words, by parts and per label.
 
-import { askForText, parseSvg } from "./api.js";
-import { byId, chartWidth, count, fixed, legend, make, number, percent, plural } from "./elements.js";
+import { byId, count, fixed, legend, make, number, percent, plural } from "./elements.js";
 
 const MOST_ROWS = 500;
 const MOST_LABELS = 12;
@@ -55,9 +54,9 @@ function showRow(row, detector, nRows) {
     ),
   );
   byId("details").replaceChildren(
-    facts(row, threshold),
+    facts(row, threshold, detector),
     predicted(row, detector),
-    ...(row.score === null ? [] : [onHistogram(row, detector)]),
+    ...parts(row),
     ...explained(row, detector),
   );
 }
@@ -83,13 +82,14 @@ export function inWords(row, detector) {
   return `${count(Math.round(100 * p))} in 100 in-distribution inputs score this low or lower.`;
 }
 
-function facts(row, threshold) {
+function facts(row, threshold, { tpr }) {
   const fact = (name, value) => make("div", make("dt", name), make("dd", value));
   const group = row.group === null ? "" : ` for ${row.group} predicted labels`;
   return make("dl.facts",
+    fact("p-value", number(row.pValue)),
+    fact("Flagged below", number(1 - tpr)),
     fact("Score", number(row.score)),
     fact(`Threshold${group}`, number(threshold)),
-    fact("p-value", number(row.pValue)),
   );
 }
 
@@ -121,18 +121,34 @@ const probability = (logit) => percent(1 / (1 + Math.exp(-logit)));
 
 // --- figures ---
 
-function onHistogram(row, detector) {
-  const side = row.inside ? "at or above" : "below";
-  const box = make("div.box");
-  const group = row.group ?? "all";
-  const query = new URLSearchParams({ score: row.score, group, width: chartWidth("details") });
-  askForText(`/v1/histogram?${query}`)
-    .then((text) => box.append(parseSvg(text)))
-    .catch((error) => box.append(make("p.trouble", error.message)));
-  return make("figure",
-    make("h3", "Score among the calibration scores"),
-    box,
-    make("figcaption", `${calibrationOf(row, detector).name}; this input is ${side} the threshold.`),
+// What the parts of a combination ask, for readers who do not know their names.
+const ASKS = {
+  joint_energy: "Is the model sure of its labels?",
+  label_neighbours: "Does it resemble training inputs with these labels?",
+  linear_probe: "Do its features show any known label?",
+  out_of_range: "Are its values in their usual ranges?",
+};
+const asks = ({ detector }) => ASKS[detector.split("(")[0]] ?? detector;
+
+function parts({ inside, explanation }) {
+  const first = explanation?.parts?.[0];
+  if (!first) return [];
+  const near = first.nearest.length ? `Nearest training samples: ${first.nearest.join(", ")}.` : "";
+  const words = `No: this is ${percent(first.share ?? 1)} of the evidence.`;
+  return [
+    make("figure",
+      make("h3", inside ? "What was checked " : "What decided ", make("span", "share of the evidence, p-value")),
+      inside ? null : make("p", make("b", asks(first)), ` ${words} ${first.summary || near}`),
+      make("ol.bars.parts", explanation.parts.map(partBar)),
+    ),
+  ];
+}
+
+function partBar(part) {
+  const bar = make("div.bar");
+  bar.style.width = `${100 * (part.share ?? 0)}%`;
+  return make("li", { title: part.detector },
+    make("span.name", asks(part)), make("div.track", bar), make("span.value", number(part.p_value)),
   );
 }
 
@@ -144,14 +160,14 @@ function explained(row, detector) {
     return [make("p.aside", why)];
   }
   const { term, summary, labels } = row.explanation;
-  if (!labels.length) return [make("p", summary)]; // a combination without a score over labels
+  if (!labels.length) return row.explanation.parts ? [] : [make("p", summary)];
   const shown = labels.slice(0, MOST_LABELS);
   const left = (row.logits?.length ?? labels.length) - shown.length;
   const more = left > 0 ? `${plural(left, "other label is", "other labels are")} not shown.` : "";
   return [
     make("figure",
       make("h3", `Each label’s ${term}`),
-      make("p", summary),
+      row.explanation.parts ? null : make("p", summary),
       labelBars(shown),
       legend([
         ["stroke", "median of this label"],
@@ -214,12 +230,12 @@ function table(rows, detector) {
       make("tr", { class: row.inside ? "in" : "out" },
         make("th", { scope: "row" }, button),
         make("td", make("b", row.inside ? "✓ in" : "✗ OUT")),
-        make("td", number(row.score)),
         make("td", number(row.pValue)),
+        make("td", number(row.score)),
       ),
     );
   });
-  const titles = ["Input", "Verdict", "Score", "p-value"];
+  const titles = ["Input", "Verdict", "p-value", "Score"];
   const head = make("tr", titles.map((title) => make("th", { scope: "col" }, title)));
   const cut = rows.length > MOST_ROWS ? `; the first ${count(MOST_ROWS)} are shown` : "";
   return make("div.scroll", { tabindex: "0", role: "region", "aria-label": "All inputs" },
