@@ -142,8 +142,8 @@ class OnnxRunner(Runner):
         hint = ""
         if "probabilities" in self._outputs or "output_probability" in self._outputs:
             hint = (
-                " If skl2onnx made the graph, convert the model again with zipmap=False; run a "
-                "forest or a MultiOutputClassifier in Python: wrap the estimator itself."
+                " If skl2onnx made the graph, wrap and calibrate the estimator itself instead: "
+                "nescio.export_onnx converts it."
             )
         raise ParameterError(
             "output must be an output of the graph that is a matrix of floating point "
