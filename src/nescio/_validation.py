@@ -11,6 +11,7 @@ import math
 import reprlib
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass, replace
 from numbers import Real
 from types import NoneType, UnionType
@@ -244,14 +245,46 @@ def checked_scores(scores: Any, name: str = "scores") -> NDArray[np.float64]:
     return values
 
 
-def check_multi_hot(labels: Array) -> None:
-    """Raise unless every value is 0 or 1."""
+def multi_hot(
+    labels: Any, n_labels: int | None = None, name: str = "labels", *, or_classes: bool = False
+) -> Array:
+    """Return labels as an array of one row per sample and one column per label, each 0 or 1.
+
+    A sparse matrix becomes dense. With `or_classes`, one class per sample is returned as it is.
+
+    Examples
+    --------
+    >>> multi_hot([[1.0, 0.0], [1.0, 1.0]]).tolist()
+    [[1.0, 0.0], [1.0, 1.0]]
+    """
     try:
-        valid = labels.dtype.kind in "biufO" and np.isin(labels, (0, 1)).all()
-    except Exception:  # objects of others raise many kinds
-        valid = False
-    if not valid:
-        raise InputError("labels must be multi-hot: every value must be 0 or 1.")
+        array = to_numpy(labels.toarray() if hasattr(labels, "toarray") else labels)
+        got = f"shape {array.shape}"
+    except InputError as error:
+        if not isinstance(error.__cause__, ValueError):
+            raise
+        array, got = np.array([None]), "lists of different lengths"
+    fits = array.ndim == 2 and n_labels in (None, array.shape[1])
+    if fits:
+        with suppress(Exception):  # objects of others raise many kinds
+            array = array.astype(np.float64) if array.dtype == object else array
+        odd = array[~np.isin(array, (0, 1))] if array.dtype.kind in "biuf" else array.ravel()
+        if not len(odd):
+            return array
+        got = f"{odd[0]!s:.40}"
+    elif or_classes and array.ndim == 1 and (array.dtype != object or isinstance(array[0], str)):
+        return array
+    hint = ""
+    if array.ndim == 1 and array.dtype.kind in "biuf":
+        hint = f" For one class per sample, pass np.eye(n_labels)[{name}]; if there is only one "
+        hint += f"label, {name}[:, None]."
+    elif array.dtype.kind in "OU" or (fits and array.dtype.kind in "iu"):
+        hint = " sklearn.preprocessing.MultiLabelBinarizer(classes=label_names).fit_transform "
+        hint += "converts lists of labels; name the classes in the order of the model."
+    raise (InputError if fits else ShapeError)(
+        f"{name} must be multi-hot, of shape (n_samples, {n_labels or 'n_labels'}), each value 0 "
+        f"or 1; got {got}.{hint}"
+    )
 
 
 def checked_share(name: str, value: Any, *, of: int = 1) -> float:

@@ -193,7 +193,7 @@ class Columns:
             if field.name not in floats and not (self.of_features and types.is_integer(field.type))
         ]
         if doubtful:
-            raise self._ambiguous(doubtful)
+            raise self._ambiguous(doubtful, has_others=len(doubtful) < len(fields))
         by_number = sorted(rest, key=lambda name: (len(name), name))
         if _are_numbered(by_number) and not _are_numbered(rest):
             raise InputError(
@@ -202,7 +202,7 @@ class Columns:
             )
         return rest, False
 
-    def _ambiguous(self, fields: Sequence[Any]) -> InputError:
+    def _ambiguous(self, fields: Sequence[Any], *, has_others: bool) -> InputError:
         """Return the error for columns that may not be labels, with the options to paste."""
         names = [field.name for field in fields]
         shown = listed([f"{field.name!r} ({field.type})" for field in fields], _NAMED, quoted=False)
@@ -211,22 +211,19 @@ class Columns:
                 f"not all columns hold numbers: {shown}. Drop those that do not from the data "
                 "frame, or pass the features as an array."
             )
-        message = (
-            f"not all columns hold floating-point numbers: {shown}. Choose the columns of the "
-            "logits with --labels (labels=), by names or patterns; '*' takes all."
-        )
-        if len(names) <= _NAMED:
-            option = _as_option(names)
+        message = f"not all columns hold floating-point numbers: {shown}."
+        if has_others and len(names) <= _NAMED:
             message += (
-                " If all other columns are logits, leave these out with --ignore "
-                f"{option} (in Python: ignore={names})."
+                f" If all others are logits, leave these out: ignore={names} (--ignore "
+                f"{_as_option(names)})."
             )
         message += (
-            " If one holds the ids, pass --id-column. Features and true labels have to be columns "
-            "of lists, named features and labels."
+            " Or choose the columns of the logits, by names or patterns ('*' takes all): "
+            "labels=[...] (--labels). If one holds the ids: id_column='...' (--id-column). "
+            "Features and true labels have to be columns of lists, named features and labels."
         )
         if any("string" in str(field.type) for field in fields):
-            message += " Decimal commas make text of numbers: --decimal ,"
+            message += " (--decimal , reads numbers with decimal commas.)"
         return InputError(message)
 
     def chosen(self, names: Sequence[str]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from torch.nn.modules import activation, dropout
 
 from nescio._validation import Array, to_numpy
 from nescio.errors import InputError, NescioError, ParameterError, ShapeError, nearest, require
-from nescio.models.base import INPUT, POOLED, Runner, flat_input, pooled
+from nescio.models.base import BYTES_ADVICE, INPUT, POOLED, Runner, flat_input, pooled
 from nescio.models.texts import NAMES, TextTokenizer
 from nescio.outputs.outputs import PENULTIMATE
 
@@ -451,6 +451,7 @@ class TorchRunner(Runner):
                 ) from error
         # Where the model is now: it may have been moved since the runner was made.
         device = self.device if self.device is not None else _device_of(self.model)
+        is_wide = isinstance(part, np.ndarray) or getattr(part, "dtype", None) == torch.float64
         if isinstance(part, np.ndarray):
             if part.dtype.kind not in "fiub":
                 raise InputError(
@@ -459,15 +460,14 @@ class TorchRunner(Runner):
                 )
             # A copy: torch complains about read-only memory and negative strides.
             part = torch.from_numpy(np.array(part, order="C"))
-            if part.is_floating_point():
-                part = part.to(_dtype_of(self.model, part.dtype))  # NumPy's default is float64
         if not isinstance(part, Tensor):
             return part
+        if is_wide and part.is_floating_point():
+            part = part.to(_dtype_of(self.model, part.dtype))  # NumPy's default is float64
         part = part.to(device)
-        if not self.is_image_bytes(part):
+        images = self.preprocessed(part)
+        if images is part:
             return part
-        assert self.preprocessing is not None
-        images: Tensor = self.preprocessing.normalise(part)
         images = images.to(_dtype_of(self.model, images.dtype))
         if self.channels_last:
             return images.contiguous(memory_format=torch.channels_last)
@@ -521,10 +521,11 @@ def _explained(inputs: list[Any]) -> Iterator[None]:
         raise
     except Exception as error:  # torch and models raise many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        kinds = {getattr(part, "dtype", None) for part in inputs}
         raise InputError(
             f"the model failed on a batch, {' and '.join(map(_described, inputs))}: {reason}. Pass "
             "samples first (a single one as x[None]), in the type and the size that the model "
-            "takes; a list is taken as batches."
+            f"takes; a list is taken as batches.{BYTES_ADVICE if torch.uint8 in kinds else ''}"
         ) from error
 
 

@@ -13,7 +13,16 @@ import numpy as np
 from nescio._charts.results import View, result_card
 from nescio._charts.svg import cut
 from nescio._io.frames import index_ids
-from nescio._validation import Array, BoolArray, check_logits, checked_whole, index_of, to_numpy
+from nescio._validation import (
+    Array,
+    BoolArray,
+    check_logits,
+    checked_whole,
+    index_of,
+    is_frame,
+    multi_hot,
+    to_numpy,
+)
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.base import groups_at, require_calibration
 from nescio.detectors.combined import (
@@ -48,7 +57,7 @@ from nescio.models.base import (
     make_runner,
 )
 from nescio.models.images import Preprocessing
-from nescio.models.inputs import changeable
+from nescio.models.inputs import changeable, length_of
 from nescio.models.prediction import Prediction
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import PENULTIMATE, TEXT
@@ -210,6 +219,8 @@ class Wrapped:
             How many samples to run at once. The batches of an iterable are run as they are.
         """
         checked_whole("batch_size", batch_size, minimum=1)
+        if length_of(labels) == length_of(inputs) is not None and not is_frame(labels):
+            labels = multi_hot(labels)  # before the model has run for long
         arrays, own_labels, texts, n_truncated = self._run(inputs, batch_size)
         if own_labels is not None and labels is not None:
             raise InputError(
@@ -480,7 +491,7 @@ class Wrapped:
                 own = groups_at(part.rows, groups, len(inputs))
                 return ~self.assess(faulty, groups=own, batch_size=batch_size).in_distribution
 
-            with suppress(Exception):  # of a model that takes whole batches only
+            with suppress(NescioError):  # of a model that takes whole batches only
                 return check_faults(detector.name, part.kind, len(part.rows), flagged, "input")
         if outputs is None:
             outputs = self.outputs(inputs, batch_size=batch_size)

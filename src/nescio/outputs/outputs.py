@@ -20,10 +20,10 @@ from nescio._validation import (
     Array,
     FloatArray,
     check_matrix,
-    check_multi_hot,
     checked_list,
     checked_rows,
     is_frame,
+    multi_hot,
     to_float,
     to_numpy,
 )
@@ -504,13 +504,8 @@ def as_multi_hot(
     ids: Sequence[str] | None,
 ) -> NDArray[np.uint8]:
     """Return the multi-hot truth; the columns of a data frame are matched by name."""
-    array = read_truth(labels, names, ids) if is_frame(labels) else to_numpy(labels)
-    if array.ndim != 2 or array.shape[1] != n_labels:
-        raise ShapeError(
-            f"labels must be multi-hot, of shape (n_samples, {n_labels}), got {array.shape}."
-        )
-    check_multi_hot(array)
-    return array.astype(np.uint8, copy=False)
+    truth = read_truth(labels, names, ids) if is_frame(labels) else labels
+    return multi_hot(truth, n_labels).astype(np.uint8, copy=False)
 
 
 # --- labels matched by name ----------------------------------------------------------------------
