@@ -257,41 +257,51 @@ def multi_hot(
     >>> multi_hot([[1.0, 0.0], [1.0, 1.0]]).tolist()
     [[1.0, 0.0], [1.0, 1.0]]
     """
+    shape = f"of shape (n_samples, {n_labels or 'n_labels'})"
+    advice = (
+        " sklearn.preprocessing.MultiLabelBinarizer(classes=label_names).fit_transform converts "
+        "lists of labels; name the classes in the order of the model."
+    )
     try:
         array = to_numpy(labels.toarray() if hasattr(labels, "toarray") else labels)
-        got = f"shape {array.shape}"
     except InputError as error:
         if not isinstance(error.__cause__, ValueError):
             raise
-        array, got = np.array([None]), "lists of different lengths"
-    fits = array.ndim == 2 and n_labels in (None, array.shape[1])
-    if fits:
-        with suppress(Exception):  # objects of others raise many kinds
-            array = array.astype(np.float64) if array.dtype == object else array
-        odd = array[~np.isin(array, (0, 1))] if array.dtype.kind in "biuf" else array.ravel()
-        if not len(odd):
-            return array
-        got = f"{odd[0]!s:.40}"
-    elif or_classes and array.ndim == 1 and (array.dtype != object or isinstance(array[0], str)):
+        raise ShapeError(
+            f"{name} must be multi-hot, {shape}, got lists of different lengths.{advice}"
+        ) from error
+    kind = array.dtype.kind
+    if or_classes and array.ndim == 1 and (kind != "O" or isinstance(array[0], str)):
         return array
-    hint = ""
-    if array.ndim == 1 and array.dtype.kind in "biuf":
-        hint = f" For one class per sample, pass np.eye(n_labels)[{name}]; if there is only one "
-        hint += f"label, {name}[:, None]."
-    elif array.dtype.kind in "OU" or (fits and array.dtype.kind in "iu"):
-        hint = " sklearn.preprocessing.MultiLabelBinarizer(classes=label_names).fit_transform "
-        hint += "converts lists of labels; name the classes in the order of the model."
-    raise (InputError if fits else ShapeError)(
-        f"{name} must be multi-hot, of shape (n_samples, {n_labels or 'n_labels'}), each value 0 "
-        f"or 1; got {got}.{hint}"
-    )
+    if array.ndim == 2:
+        with suppress(Exception):  # objects of others raise many kinds
+            array = array.astype(np.float64) if kind == "O" else array
+        odd = array[~np.isin(array, (0, 1))] if array.dtype.kind in "biuf" else array.ravel()
+        if len(odd):
+            raise InputError(
+                f"{name} must be multi-hot: every value must be 0 or 1, got {odd[0]!s:.40}."
+                f"{advice if kind in 'OUiu' else ''}"
+            )
+        if n_labels in (None, array.shape[1]):
+            return array
+    if kind not in "OU":
+        to_float(array[:1], name)  # raises if these are no real numbers
+        advice = ""
+    if array.ndim == 1 and kind in "biuf":
+        advice = f" If there is only one label, pass {name}[:, None]."
+        whole = f" For one class per sample, pass np.eye(n_labels)[{name}]."
+        advice += whole if (array % 1 == 0).all() else " These are continuous numbers."
+    raise ShapeError(f"{name} must be multi-hot, {shape}, got {array.shape}.{advice}")
 
 
 def checked_share(name: str, value: Any, *, of: int = 1) -> float:
     """Return `value` as a float; raise unless it is strictly between 0 and 1, or 0 and `of`."""
     number = float(value) if isinstance(value, Real) else -1.0
     if not 0 < number < of:
-        raise ParameterError(f"{name} must lie between 0 and {of} (exclusive), got {value!r}.")
+        hint = f" For {value} %, pass {number / 100:g}." if 1 < number < 100 and of == 1 else ""
+        raise ParameterError(
+            f"{name} must lie between 0 and {of} (exclusive), got {value!r}.{hint}"
+        )
     return number
 
 

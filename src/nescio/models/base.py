@@ -233,9 +233,9 @@ class Runner(ABC):
             if not self._takes_as_one(inputs):
                 raise
             raise ShapeError(
-                f"the inputs, of shape {tuple(np.shape(inputs))}, are a single sample: pass "
-                "x[None] (of a list [x], of a data frame frame.iloc[[row]]). A list of samples is "
-                "taken as batches: pass np.stack(samples)."
+                f"the inputs, of shape {tuple(np.shape(inputs))}, are a single sample. Reshape "
+                "your data: pass x[None] (of a list [x], of a data frame frame.iloc[[row]]). A "
+                "list of samples is taken as batches: pass np.stack(samples)."
             ) from error
         logits = arrays["logits"]
         if self.label_names is not None and len(self.label_names) != logits.shape[1]:
@@ -248,10 +248,11 @@ class Runner(ABC):
         return arrays
 
     def _takes_as_one(self, inputs: Any) -> bool:
-        """Return whether the model takes inputs that it did not take if they are one sample."""
+        """Return whether the model takes a vector or an image, which it did not take, as one."""
         with warnings.catch_warnings(), suppress(Exception):  # any error says that it does not
             warnings.simplefilter("ignore")
-            return bool(self._run(inputs[None] if is_torch(inputs) else np.asarray(inputs)[None]))
+            one = inputs[None] if is_torch(inputs) else np.asarray(inputs)[None]
+            return one.ndim in (2, 4) and bool(self._run(one))
         return False
 
     def batches(self, inputs: Any, batch_size: int) -> Iterator[InputBatch]:

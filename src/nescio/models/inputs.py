@@ -136,9 +136,9 @@ def _not_data(batch: InputBatch) -> str:
     paths = [text for text in batch.texts or () if Path(text).suffix.lower() in IMAGE_SUFFIXES]
     if paths or hasattr(batch.inputs, "convert"):  # an image of Pillow
         return (
-            f"got {'paths' if paths else kind}, but the model takes arrays. Make one of the "
-            "images: p = nescio.Preprocessing(size), np.stack([p.pixels(PIL.Image.open(path).convert("
-            "'RGB')) for path in paths]), and wrap(model, preprocessing=p)."
+            f"got {'paths' if paths else f'a {kind}'}, but the model takes arrays. Make one of the "
+            "images: p = nescio.Preprocessing(size), np.stack([p.pixels(PIL.Image.open(path)"
+            ".convert('RGB')) for path in paths]), and wrap(model, preprocessing=p)."
         )
     if isinstance(batch.inputs, bytes) or batch.texts is not None:
         return (
@@ -149,7 +149,7 @@ def _not_data(batch: InputBatch) -> str:
         advice = " Pass a data set as DataLoader(dataset, batch_size=64)."
     return (
         "expected an array or a tensor with one row per sample, a mapping or a tuple of them, or "
-        f"batches of these; got {kind}.{advice}"
+        f"batches of these; got a {kind}.{advice}"
     )
 
 

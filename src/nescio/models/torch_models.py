@@ -131,7 +131,8 @@ class Tap(NamedTuple):
             return _find(name, model, registered_leaves(model))._replace(sought=name)
         layer = name.removesuffix(_READ)
         if not layer or layer not in layers:
-            raise ParameterError(f"the model has no layer {layer!r}.{nearest(layer, layers)}")
+            names = (*layers, PENULTIMATE, POOLED, INPUT)
+            raise ParameterError(f"the model has no layer {layer!r}.{nearest(layer, names)}")
         return cls(layer, reads=True)
 
     def confirmed(self, model: nn.Module, called: Leaves) -> Tap:

@@ -219,7 +219,7 @@ class Wrapped:
             How many samples to run at once. The batches of an iterable are run as they are.
         """
         checked_whole("batch_size", batch_size, minimum=1)
-        if length_of(labels) == length_of(inputs) is not None and not is_frame(labels):
+        if length_of(labels) and length_of(labels) == length_of(inputs) and not is_frame(labels):
             labels = multi_hot(labels)  # before the model has run for long
         arrays, own_labels, texts, n_truncated = self._run(inputs, batch_size)
         if own_labels is not None and labels is not None:
