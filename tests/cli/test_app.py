@@ -93,10 +93,6 @@ MISTAKES = {
         ),
         "would void the guarantee",
     ),
-    "a semicolon file": (
-        ("calibrate", "german.csv", "-o", "x.nescio"),
-        "has a single column, 'cat;dog'. If it is separated by semicolons, pass --sep ';'",
-    ),
     "in the way, said before reading": (
         ("calibrate", "nowhere.npy", "-o", "val.npy"),
         "val.npy exists already. Pass --force to replace it.",
@@ -132,7 +128,6 @@ MISTAKES = {
 def test_a_mistake_gets_one_line_and_writes_nothing(here, nescio, arguments, reason):
     nescio("calibrate", "val.npy", "-o", "tagger.nescio")
     (here / "four.csv").write_text("a,b,c,d\n1.5,2.5,3.5,-4.5\n")
-    (here / "german.csv").write_text("cat;dog\n-1,62;-2,4\n")
     np.save("empty.npy", np.zeros((0, 6)))
     before = {path.name: path.read_bytes() for path in here.iterdir()}
     code, out, err = nescio(*arguments)

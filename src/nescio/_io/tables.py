@@ -91,7 +91,7 @@ class Columns:
         Without `keep`: whether the columns that are neither labels nor ids nor ignored are kept. If
         so, columns of lists can be kept too.
     sep, decimal : str, optional
-        The separator (default: a comma, in .tsv files a tab) and the decimal sign of CSV files.
+        The separator and the decimal sign of CSV files, if they are not to be found in the file.
     """
 
     id_column: str | None = None
@@ -104,7 +104,7 @@ class Columns:
     of_features: bool = False
     keep_rest: bool = False
     sep: str | None = None
-    decimal: str = "."
+    decimal: str | None = None
 
     def text_columns(self, names: Sequence[str]) -> dict[str, bool]:
         """Return which columns of a text file are text (True) or numbers (False), if it is known.
@@ -222,8 +222,6 @@ class Columns:
             "labels=[...] (--labels). If one holds the ids: id_column='...' (--id-column). "
             "Features and true labels have to be columns of lists, named features and labels."
         )
-        if any("string" in str(field.type) for field in fields):
-            message += " (--decimal , reads numbers with decimal commas.)"
         return InputError(message)
 
     def chosen(self, names: Sequence[str]) -> tuple[str, ...]:

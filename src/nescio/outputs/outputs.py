@@ -368,15 +368,15 @@ class Outputs(Result):
         ignore: Sequence[str] | str = (),
         keep: Sequence[str] | str = (),
         sep: str | None = None,
-        decimal: str = ".",
+        decimal: str | None = None,
         from_probs: bool = False,
         verify: bool = True,
     ) -> Outputs:
         """Read a .safetensors, .npy or .npz file, or a table: .parquet, .arrow, .csv and others.
 
         Tables are .parquet, .arrow, .feather, .csv, .tsv and .jsonl files; text files may be
-        compressed (.csv.gz). `sep` and `decimal` are the separator (a comma by default, a tab in
-        .tsv files) and the decimal sign of CSV files.
+        compressed (.csv.gz). `sep` and `decimal` are the separator and the decimal sign of CSV
+        files, by default what the file shows.
 
         Several Parquet or Arrow files are one input: a pattern such as "data/*.parquet", or a
         folder. Remote addresses such as "s3://bucket/x.parquet" need the extra `files`.
