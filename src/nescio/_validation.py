@@ -251,13 +251,8 @@ def multi_hot(
     """Return labels as an array of one row per sample and one column per label, each 0 or 1.
 
     A sparse matrix becomes dense. With `or_classes`, one class per sample is returned as it is.
-
-    Examples
-    --------
-    >>> multi_hot([[1.0, 0.0], [1.0, 1.0]]).tolist()
-    [[1.0, 0.0], [1.0, 1.0]]
     """
-    shape = f"of shape (n_samples, {n_labels or 'n_labels'})"
+    must, odd = f"{name} must be multi-hot", np.array([])
     advice = (
         " sklearn.preprocessing.MultiLabelBinarizer(classes=label_names).fit_transform converts "
         "lists of labels; name the classes in the order of the model."
@@ -267,9 +262,7 @@ def multi_hot(
     except InputError as error:
         if not isinstance(error.__cause__, ValueError):
             raise
-        raise ShapeError(
-            f"{name} must be multi-hot, {shape}, got lists of different lengths.{advice}"
-        ) from error
+        raise ShapeError(f"{must}, but has lists of different lengths.{advice}") from error
     kind = array.dtype.kind
     if or_classes and array.ndim == 1 and (kind != "O" or isinstance(array[0], str)):
         return array
@@ -277,21 +270,20 @@ def multi_hot(
         with suppress(Exception):  # objects of others raise many kinds
             array = array.astype(np.float64) if kind == "O" else array
         odd = array[~np.isin(array, (0, 1))] if array.dtype.kind in "biuf" else array.ravel()
-        if len(odd):
-            raise InputError(
-                f"{name} must be multi-hot: every value must be 0 or 1, got {odd[0]!s:.40}."
-                f"{advice if kind in 'OUiu' else ''}"
-            )
-        if n_labels in (None, array.shape[1]):
+        if not len(odd) and n_labels in (None, array.shape[1]):
             return array
-    if kind not in "OU":
-        to_float(array[:1], name)  # raises if these are no real numbers
-        advice = ""
-    if array.ndim == 1 and kind in "biuf":
+    elif kind in "biuf" and array.ndim == 1:
         advice = f" If there is only one label, pass {name}[:, None]."
         whole = f" For one class per sample, pass np.eye(n_labels)[{name}]."
         advice += whole if (array % 1 == 0).all() else " These are continuous numbers."
-    raise ShapeError(f"{name} must be multi-hot, {shape}, got {array.shape}.{advice}")
+    elif kind not in "OU":
+        to_float(array[:1], name)  # raises if these are no real numbers
+    if len(odd):
+        hint = advice if kind in "OUiu" else ""
+        raise InputError(f"{must}: every value must be 0 or 1, got {odd[0]!s:.40}.{hint}")
+    hint = "" if array.ndim > 1 else advice
+    shape = f"(n_samples, {n_labels or 'n_labels'})"
+    raise ShapeError(f"{must}, of shape {shape}, got {array.shape}.{hint}")
 
 
 def checked_share(name: str, value: Any, *, of: int = 1) -> float:

@@ -367,7 +367,7 @@ def test_one_image_without_the_batch_axis_and_other_images():
     for images in (np.moveaxis(pixels, 1, -1), torch.from_numpy(pixels).permute(0, 2, 3, 1)):
         with pytest.raises(ShapeError, match=r"\(5, 8, 8, 3\). If the colours are last"):
             wrapped.outputs(images)
-    with pytest.raises(InputError, match=r"uint8 of shape.*preprocessing=nescio.Preprocessing"):
+    with pytest.raises(InputError, match=r"uint8 of shape.*images of bytes.*preprocessing="):
         ns.wrap(network).outputs(pixels)
     image = pytest.importorskip("PIL.Image").new("RGB", (8, 8))
     for images in ("a.jpg", ["a.png", "b.png"], image, [image, image]):

@@ -21,7 +21,6 @@ UNNAMED_COLUMN = "Unnamed: 0"
 _MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"]
 # A sign or a fraction: such a cell in a first line is data, and not the name of a column.
 _DATA = re.compile(r"[-+]\d+|[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
-_FIRST_BYTES = 1 << 16  # in which the decimal sign is looked for
 _JSON_BLOCK = 1 << 26  # bytes; a line must fit
 
 
@@ -54,7 +53,7 @@ def read_text(files: Files, columns: Columns) -> Any:
         usual, *";\t,|", key=lambda sign: first_line.count(sign.encode())
     )
     names = _csv_names(data, separator, what)
-    decimal = columns.decimal or _decimal_sign(data[:_FIRST_BYTES], separator)
+    decimal = columns.decimal or _decimal_sign(data, separator)
     try:
         table = _read_csv(data, names, separator, decimal, columns)
     except pyarrow.ArrowException as error:
@@ -69,12 +68,11 @@ def read_text(files: Files, columns: Columns) -> Any:
 
 def _decimal_sign(data: bytes, separator: str) -> str:
     """Return a comma if some cells are numbers with a comma, and none has a point."""
-    end, quote = rb"[\r\n%s]" % separator.encode(), rb'"' if separator == "," else rb'"?'
-    number = rb"%s%s[-+]?\d+[%s]\d+%s%s"
-    has_comma = re.search(number % (end, quote, b",", quote, end), data)
-    return (
-        "," if has_comma and not re.search(number % (end, b'"?', b".", b'"?', end), data) else "."
-    )
+    quote = rb'"' if separator == "," else rb'"?'
+    number = rb"[\r\n%b]%b[-+]?\d+([.,])\d+%b[\r\n%b]"
+    number %= (separator.encode(), quote, quote, separator.encode())
+    signs = {match[1] for match in re.finditer(number, data[: 1 << 16])}
+    return "," if signs == {b","} else "."
 
 
 def _read_csv(data: bytes, names: list[str], separator: str, decimal: str, columns: Columns) -> Any:

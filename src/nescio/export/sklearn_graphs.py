@@ -29,63 +29,51 @@ from nescio.outputs.outputs import PENULTIMATE
 
 def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[Any, list[str]]:
     """Return a graph, and the names of its outputs: logits or probabilities, then the layers."""
-    graph = _Growing(opset)
+    nodes = _Nodes(opset)
     steps, final = split_steps(runner.model)
-    reached = graph.after(steps, input_name)
-    tensors = {INPUT: input_name, PENULTIMATE: reached}
+    tensors = {INPUT: input_name, PENULTIMATE: nodes.after(steps, input_name)}
     if PREPARED in runner.layers:
         before, last = split_steps(runner.prepare)
-        tensors[PREPARED] = graph.after([*before, last], input_name)
+        tensors[PREPARED] = nodes.after([*before, last], input_name)
     by_label = isinstance(final, MultiOutputClassifier | OneVsRestClassifier)
     parts = final.estimators_ if by_label else [final]
-    add = graph.probs if runner.from_probs else graph.decisions
-    names = [add(parts, reached), *(tensors[layer] for layer in runner.layers)]
-    outputs = [graph.add("Identity", name) for name in names]  # no output may be an input
-    return graph.model(input_name, runner.model.n_features_in_, outputs), outputs
+    add = nodes.probs if runner.from_probs else nodes.decisions
+    names = [add(parts, tensors[PENULTIMATE]), *(tensors[layer] for layer in runner.layers)]
+    outputs = [nodes.add("Identity", name) for name in names]  # no output may be an input
+    return nodes.graph(input_name, runner.model.n_features_in_, outputs), outputs
 
 
-def _fills_missing(step: Any) -> bool:
-    is_plain = isinstance(step, SimpleImputer) and not step.add_indicator
-    return is_plain and str(step.missing_values) == "nan" and np.isfinite(step.statistics_).all()
+def _is_plain(imputer: SimpleImputer) -> bool:
+    return str(imputer.missing_values) == "nan" and not imputer.add_indicator
 
 
-class _Growing:
-    """A graph that grows by operators and by the graphs of estimators."""
+class _Nodes:
+    """The nodes and constants of a graph that grows by operators and by estimators."""
 
     def __init__(self, opset: int) -> None:
-        self.onnx = require("onnx", "onnx")
+        self.onnx, self.ir = require("onnx", "onnx"), require("onnx_ir", "onnx")
         self.opsets = {"": opset, "ai.onnx.ml": 3}
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def model(self, input_name: str, n_columns: int, outputs: Sequence[str]) -> Any:
+    def graph(self, input_name: str, n_columns: int, outputs: Sequence[str]) -> Any:
         """Return the whole, as an `onnx_ir.Model`."""
         helper, double = self.onnx.helper, self.onnx.TensorProto.DOUBLE
-        graph = helper.make_graph(
-            self.nodes,
-            "scikit-learn",
-            [helper.make_tensor_value_info(input_name, double, ["batch", n_columns])],
-            [helper.make_tensor_value_info(name, double, ["batch", None]) for name in outputs],
-            self.constants,
-        )
+        values = [helper.make_tensor_value_info(name, double, ["batch", None]) for name in outputs]
+        inputs = [helper.make_tensor_value_info(input_name, double, ["batch", n_columns])]
+        graph = helper.make_graph(self.nodes, "graph", inputs, values, self.constants)
         opsets = [helper.make_opsetid(*opset) for opset in self.opsets.items()]
-        return require("onnx_ir", "onnx").from_proto(
-            helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        )
+        return self.ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))
 
-    def add(self, operator: str, *inputs: str | Array, **attributes: Any) -> str:
+    def add(self, operator: str, *inputs: str | Array, output: str = "", **attributes: Any) -> str:
         """Add an operator on tensors and constants; return the name of its output."""
-        names = []
-        for part in inputs:
-            if not isinstance(part, str):
-                name = f"constant_{len(self.constants)}"
-                self.constants.append(self.onnx.numpy_helper.from_array(part, name))
-                part = name
-            names.append(part)
-        output = f"{operator}_{len(self.nodes)}"
-        self.nodes.append(
-            self.onnx.helper.make_node(operator, names, [output], output, **attributes)
-        )
+        output, names = output or f"{operator}_{len(self.nodes)}", []
+        for place, values in enumerate(inputs):
+            names.append(values if isinstance(values, str) else f"{output}_constant_{place}")
+            if not isinstance(values, str):
+                self.constants.append(self.onnx.numpy_helper.from_array(values, names[-1]))
+        node = self.onnx.helper.make_node(operator, names, [output], output, **attributes)
+        self.nodes.append(node)
         return output
 
     def after(self, steps: Sequence[Any], tensor: str) -> str:
@@ -95,9 +83,9 @@ class _Growing:
                 tensor = self.after([part for _, part in step.steps], tensor)
             elif isinstance(step, TableFeatures):
                 tensor = self._table_features(step, tensor)
-            elif _fills_missing(step):  # skl2onnx would do so in float32
-                missing = self.add("IsNaN", tensor)
-                tensor = self.add("Where", missing, step.statistics_.astype(np.float64), tensor)
+            elif isinstance(step, SimpleImputer) and _is_plain(step):
+                filled = step.statistics_.astype(np.float64)  # skl2onnx would round to float32
+                tensor = self.add("Where", self.add("IsNaN", tensor), filled, tensor)
             elif step != "passthrough":
                 tensor = self._converted(step, tensor)
         return tensor
@@ -108,11 +96,10 @@ class _Growing:
         numbers = self.add("Gather", tensor, np.array(features.kept_, np.int64), axis=1)
         missing = self.add("IsNaN", numbers)
         scaled = self.add("Div", self.add("Sub", numbers, features.mean_), features.scale_)
-        flags = self.add("Cast", missing, to=self.onnx.TensorProto.DOUBLE)
         scaled = self.add("Where", missing, np.zeros(1), scaled)
-        n_columns = len(features.kept_)
-        constant = self.add("MatMul", flags, np.zeros((n_columns, 1)))
-        constant = self.add("Add", constant, np.array([n_columns**0.5]))
+        flags = self.add("Cast", missing, to=self.onnx.TensorProto.DOUBLE)
+        nothing = self.add("MatMul", flags, np.zeros((len(features.kept_), 1)))
+        constant = self.add("Add", nothing, np.array([len(features.kept_) ** 0.5]))
         return self.add("Concat", scaled, flags, constant, axis=1)
 
     def decisions(self, parts: Sequence[Any], tensor: str) -> str:
@@ -151,29 +138,24 @@ class _Growing:
             except Exception as error:  # of skl2onnx and onnxruntime, which have no common class
                 cause = error
         else:
-            name = type(estimator).__name__
             raise ExportError(
-                f"skl2onnx cannot convert this {name}: {str(cause).partition(chr(10))[0][:200]}. "
-                "Run the model in Python, wrapped, and export only the detector (model=None)."
+                f"skl2onnx cannot convert this {type(estimator).__name__}: {str(cause)[:200]}. Run "
+                "the model in Python, wrapped, and export only the detector (model=None)."
             ) from cause
-        types = self.onnx.TensorProto
-        if number == "Float":
-            tensor = self.add("Cast", tensor, to=types.FLOAT)
         part = self.onnx.compose.add_prefix(part, f"part_{len(self.nodes)}/")
-        for column, value in enumerate(part.graph.input):
-            several = len(part.graph.input) > 1
-            rows = self.add("Gather", tensor, np.array([column]), axis=1) if several else tensor
-            self.add("Identity", rows)
-            self.nodes[-1].output[0] = value.name
+        inputs, types = part.graph.input, self.onnx.TensorProto
+        for column, value in enumerate(inputs):  # a matrix, or columns by their names
+            columns = [column] if len(inputs) > 1 else range(estimator.n_features_in_)
+            taken = self.add("Gather", tensor, np.array(columns), axis=1)
+            self.add("Cast", taken, output=value.name, to=getattr(types, number.upper()))
         self.nodes += part.graph.node
         self.constants += part.graph.initializer
         return self.add("Cast", part.graph.output[0].name, to=types.DOUBLE)
 
     def _part(self, estimator: Any, number: str, options: dict[str, bool]) -> Any:
         """Return the graph of an estimator that takes these numbers, with its last output only."""
-        ir, types = require("onnx_ir", "onnx"), require("skl2onnx.common.data_types", "onnx")
-        kind, n_columns = getattr(types, f"{number}TensorType"), estimator.n_features_in_
-        inputs = [("x", kind([None, n_columns]))]
+        kind = getattr(require("skl2onnx.common.data_types", "onnx"), f"{number}TensorType")
+        inputs = [("x", kind([None, estimator.n_features_in_]))]
         if isinstance(estimator, ColumnTransformer) and hasattr(estimator, "feature_names_in_"):
             inputs = [(name, kind([None, 1])) for name in estimator.feature_names_in_]
         part = require("skl2onnx", "onnx").convert_sklearn(
@@ -183,6 +165,6 @@ class _Growing:
             target_opset=self.opsets,
         )
         del part.graph.output[:-1]  # predicted labels, which not every runtime computes
-        pruned = ir.from_proto(part)
-        ir.passes.common.RemoveUnusedNodesPass()(pruned)
-        return ir.to_proto(pruned)
+        pruned = self.ir.from_proto(part)
+        self.ir.passes.common.RemoveUnusedNodesPass()(pruned)
+        return self.ir.to_proto(pruned)

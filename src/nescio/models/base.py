@@ -39,11 +39,6 @@ FEATURES = "features"
 Layers = str | Sequence[str]
 """One layer, or several: "pooled,penultimate" or ["pooled", "penultimate"]."""
 
-BYTES_ADVICE = (
-    " For images of bytes (uint8), pass wrap(..., preprocessing=nescio.Preprocessing(size, mean, "
-    "std)); or prepare them as in training, and pass floating-point numbers."
-)
-
 HEAD_TOLERANCE = 1e-4
 """How far features @ weight.T + bias may be from the logits, relative to the largest of them."""
 

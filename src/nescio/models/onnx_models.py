@@ -22,7 +22,6 @@ from nescio.errors import (
     require,
 )
 from nescio.models.base import (
-    BYTES_ADVICE,
     FEATURES,
     INPUT,
     POOLED,
@@ -267,8 +266,10 @@ class OnnxRunner(Runner):
         # from 0 to 255 are most probably not what a graph takes.
         are_pixels = array.dtype == np.uint8 != wanted and array.ndim > 2
         if are_pixels or not np.can_cast(array.dtype, wanted, "same_kind"):
-            advice = BYTES_ADVICE if are_pixels else ""
-            raise InputError(f"input {name!r} must be {kind}, got {array.dtype}.{advice}")
+            raise InputError(
+                f"input {name!r} must be {kind}, got {array.dtype}. For images of bytes, pass "
+                "wrap(..., preprocessing=nescio.Preprocessing(size, mean, std)), or prepare them."
+            )
         return array.astype(wanted, copy=False)
 
     # --- what it is ---

@@ -24,7 +24,7 @@ from torch.nn.modules import activation, dropout
 
 from nescio._validation import Array, to_numpy
 from nescio.errors import InputError, NescioError, ParameterError, ShapeError, nearest, require
-from nescio.models.base import BYTES_ADVICE, INPUT, POOLED, Runner, flat_input, pooled
+from nescio.models.base import INPUT, POOLED, Runner, flat_input, pooled
 from nescio.models.texts import NAMES, TextTokenizer
 from nescio.outputs.outputs import PENULTIMATE
 
@@ -522,11 +522,10 @@ def _explained(inputs: list[Any]) -> Iterator[None]:
         raise
     except Exception as error:  # torch and models raise many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        kinds = {getattr(part, "dtype", None) for part in inputs}
         raise InputError(
             f"the model failed on a batch, {' and '.join(map(_described, inputs))}: {reason}. Pass "
             "samples first (a single one as x[None]), in the type and the size that the model "
-            f"takes; a list is taken as batches.{BYTES_ADVICE if torch.uint8 in kinds else ''}"
+            "takes; a list is taken as batches. For images of bytes (uint8), pass preprocessing=..."
         ) from error
 
 
