@@ -290,10 +290,7 @@ def checked_share(name: str, value: Any, *, of: int = 1) -> float:
     """Return `value` as a float; raise unless it is strictly between 0 and 1, or 0 and `of`."""
     number = float(value) if isinstance(value, Real) else -1.0
     if not 0 < number < of:
-        hint = f" For {value} %, pass {number / 100:g}." if 1 < number < 100 and of == 1 else ""
-        raise ParameterError(
-            f"{name} must lie between 0 and {of} (exclusive), got {value!r}.{hint}"
-        )
+        raise ParameterError(f"{name} must lie between 0 and {of} (exclusive), got {value!r}.")
     return number
 
 

@@ -62,16 +62,10 @@ def classifier_graph(runner: Runner, samples: Samples, takes: tuple[str, ...]) -
 def _of_sklearn(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     from nescio.export.sklearn_graphs import sklearn_graph
 
-    (name,) = samples.feed
-    model, outputs = sklearn_graph(runner, name, OPSET)
-    arrays = runner.run(samples.data)
-    places = _places(takes, runner)
-    widths = [array.shape[1] for array in arrays.values()]
-    return Classifier(
-        model,
-        {name: outputs[place] for name, place in places.items()},
-        {name: torch.zeros(1, widths[place]).double() for name, place in places.items()},
-    )
+    model, outputs = sklearn_graph(runner, *samples.feed, OPSET)
+    arrays, places = list(runner.run(samples.data).values()), _places(takes, runner)
+    examples = {n: torch.zeros(1, arrays[i].shape[1]).double() for n, i in places.items()}
+    return Classifier(model, {name: outputs[i] for name, i in places.items()}, examples)
 
 
 def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:

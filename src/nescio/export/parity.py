@@ -84,8 +84,14 @@ def typed_samples(runner: Runner, samples: Any) -> Samples:
         feed = {name: model.typed(name, part) for name, part in model.by_name(data).items()}
         return Samples(feed, by_name=True)
     if runner.kind == "sklearn":
-        names = getattr(runner.model, "feature_names_in_", None)
-        return Samples({"input": _numbers(data)}, by_name=False, columns=names)
+        try:
+            matrix = to_float(to_numpy(data)).astype(np.float64)
+        except InputError as error:
+            raise ExportError(
+                "a graph of a scikit-learn model takes one matrix of numbers, not words, texts or "
+                "a sparse matrix. Run this model in Python, wrapped."
+            ) from error
+        return Samples({"input": matrix}, False, getattr(runner.model, "feature_names_in_", None))
     by_name = isinstance(data, Mapping) or runner.kind == "transformers"
     if isinstance(data, Mapping):
         named = {name: data[name] for name in model.input_names(data)}
@@ -100,18 +106,6 @@ def typed_samples(runner: Runner, samples: Any) -> Samples:
             raise ExportError(f"input {name!r} is {part!r}; a graph takes arrays and tensors only.")
         feed[name] = to_numpy(tensor)
     return Samples(feed, by_name)
-
-
-def _numbers(data: Any) -> Array:
-    """Return the inputs of a scikit-learn model in the precision in which it computes."""
-    try:
-        return to_float(to_numpy(data)).astype(np.float64)
-    except InputError as error:
-        raise ExportError(
-            "a graph of a scikit-learn model takes one matrix of numbers, not words, texts or a "
-            "sparse matrix. Run this model in Python, wrapped, and export only the detector "
-            "(model=None)."
-        ) from error
 
 
 def _argument_names(model: Any, count: int) -> tuple[str, ...]:

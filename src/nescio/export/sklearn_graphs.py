@@ -43,10 +43,6 @@ def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[A
     return nodes.graph(input_name, runner.model.n_features_in_, outputs), outputs
 
 
-def _is_plain(imputer: SimpleImputer) -> bool:
-    return str(imputer.missing_values) == "nan" and not imputer.add_indicator
-
-
 class _Nodes:
     """The nodes and constants of a graph that grows by operators and by estimators."""
 
@@ -83,7 +79,7 @@ class _Nodes:
                 tensor = self.after([part for _, part in step.steps], tensor)
             elif isinstance(step, TableFeatures):
                 tensor = self._table_features(step, tensor)
-            elif isinstance(step, SimpleImputer) and _is_plain(step):
+            elif isinstance(step, SimpleImputer) and step.missing_values is np.nan:
                 filled = step.statistics_.astype(np.float64)  # skl2onnx would round to float32
                 tensor = self.add("Where", self.add("IsNaN", tensor), filled, tensor)
             elif step != "passthrough":

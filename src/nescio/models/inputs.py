@@ -133,12 +133,12 @@ def _rows_of(inputs: Any, rows: slice, n_samples: int) -> Any:
 
 def _not_data(batch: InputBatch) -> str:
     kind, advice = type(batch.inputs).__name__, ""
-    paths = [text for text in batch.texts or () if Path(text).suffix.lower() in IMAGE_SUFFIXES]
-    if paths or hasattr(batch.inputs, "convert"):  # an image of Pillow
+    are_paths = any(Path(text).suffix.lower() in IMAGE_SUFFIXES for text in batch.texts or ())
+    if are_paths or hasattr(batch.inputs, "convert"):  # an image of Pillow
         return (
-            f"got {'paths' if paths else f'a {kind}'}, but the model takes arrays. Make one of the "
-            "images: p = nescio.Preprocessing(size), np.stack([p.pixels(PIL.Image.open(path)"
-            ".convert('RGB')) for path in paths]), and wrap(model, preprocessing=p)."
+            "the model takes arrays. Make one of the images: p = nescio.Preprocessing(size), "
+            "np.stack([p.pixels(PIL.Image.open(path).convert('RGB')) for path in paths]), and "
+            "wrap(model, preprocessing=p)."
         )
     if isinstance(batch.inputs, bytes) or batch.texts is not None:
         return (

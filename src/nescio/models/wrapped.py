@@ -13,16 +13,7 @@ import numpy as np
 from nescio._charts.results import View, result_card
 from nescio._charts.svg import cut
 from nescio._io.frames import index_ids
-from nescio._validation import (
-    Array,
-    BoolArray,
-    check_logits,
-    checked_whole,
-    index_of,
-    is_frame,
-    multi_hot,
-    to_numpy,
-)
+from nescio._validation import Array, BoolArray, check_logits, checked_whole, index_of, to_numpy
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.base import groups_at, require_calibration
 from nescio.detectors.combined import (
@@ -60,7 +51,7 @@ from nescio.models.images import Preprocessing
 from nescio.models.inputs import changeable, length_of
 from nescio.models.prediction import Prediction
 from nescio.outputs import Outputs
-from nescio.outputs.outputs import PENULTIMATE, TEXT
+from nescio.outputs.outputs import PENULTIMATE, TEXT, as_multi_hot
 from nescio.self_check import Change, SelfCheck, check_faults, warn_of_blind_spots
 
 
@@ -219,8 +210,8 @@ class Wrapped:
             How many samples to run at once. The batches of an iterable are run as they are.
         """
         checked_whole("batch_size", batch_size, minimum=1)
-        if length_of(labels) and length_of(labels) == length_of(inputs) and not is_frame(labels):
-            labels = multi_hot(labels)  # before the model has run for long
+        if length_of(labels) and length_of(labels) == length_of(inputs):
+            as_multi_hot(labels, None, self.label_names, None)  # before the model runs for long
         arrays, own_labels, texts, n_truncated = self._run(inputs, batch_size)
         if own_labels is not None and labels is not None:
             raise InputError(

@@ -498,10 +498,7 @@ def id_array(ids: Any) -> NDArray[np.str_]:
 
 
 def as_multi_hot(
-    labels: Any,
-    n_labels: int,
-    names: Sequence[str] | None,
-    ids: Sequence[str] | None,
+    labels: Any, n_labels: int | None, names: Sequence[str] | None, ids: Sequence[str] | None
 ) -> NDArray[np.uint8]:
     """Return the multi-hot truth; the columns of a data frame are matched by name."""
     truth = read_truth(labels, names, ids) if is_frame(labels) else labels
