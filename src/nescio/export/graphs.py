@@ -62,7 +62,7 @@ def classifier_graph(runner: Runner, samples: Samples, takes: tuple[str, ...]) -
 def _of_sklearn(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     from nescio.export.sklearn_graphs import sklearn_graph
 
-    model, outputs = sklearn_graph(runner, *samples.feed, OPSET)
+    model, outputs = sklearn_graph(runner, next(iter(samples.feed)), OPSET)
     arrays, places = list(runner.run(samples.data).values()), _places(takes, runner)
     examples = {n: torch.zeros(1, arrays[i].shape[1]).double() for n, i in places.items()}
     return Classifier(model, {name: outputs[i] for name, i in places.items()}, examples)

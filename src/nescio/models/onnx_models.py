@@ -259,7 +259,7 @@ class OnnxRunner(Runner):
 
     def typed(self, name: str, part: Any) -> Array:
         """Return an input in the graph's type; integers may become floats, but not vice versa."""
-        array = self.preprocessed(to_numpy(part))
+        array: Array = self.preprocessed(to_numpy(part))
         kind = self._inputs[name].type
         wanted = DTYPES.get(kind, array.dtype)
         # Precision may be lost: NumPy's default, float64, is more than most graphs take. Pixels
