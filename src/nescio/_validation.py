@@ -264,7 +264,7 @@ def multi_hot(
             raise
         raise ShapeError(f"{must}, but has lists of different lengths.{advice}") from error
     kind = array.dtype.kind
-    if or_classes and array.ndim == 1 and (kind != "O" or isinstance(array[0], str)):
+    if or_classes and array.ndim == 1 and (kind != "O" or isinstance(next(iter(array), ""), str)):
         return array
     if array.ndim == 2:
         with suppress(Exception):  # objects of others raise many kinds
@@ -277,7 +277,7 @@ def multi_hot(
         whole = f" For one class per sample, pass np.eye(n_labels)[{name}]."
         advice += whole if (array % 1 == 0).all() else " These are continuous numbers."
     elif kind not in "OU":
-        to_float(array[:1], name)  # raises if these are no real numbers
+        to_float(array.ravel()[:1], name)  # raises if these are no real numbers
     if len(odd):
         hint = advice if kind in "OUiu" else ""
         raise InputError(f"{must}: every value must be 0 or 1, got {odd[0]!s:.40}.{hint}")

@@ -205,10 +205,10 @@ def test_help_and_version(nescio, succeeds):
     assert "trusted" in out
     assert "--install-completion" in out
     assert out.index("Verdicts") < out.index("calibrate ") < out.index("Experiments of the paper")
-    for command in ["", *re.findall(r"^│ ([a-z]+) ", out, re.MULTILINE)]:
-        text = nescio(*filter(None, [command]), "-h")[1]
-        assert "Usage" in text
-        assert "bool" not in text.lower(), command  # a flag takes no value
+    commands = re.findall(r"^│ ([a-z]+) ", out, re.MULTILINE)
+    assert len(commands) > 15
+    for command in commands:
+        assert "<bool>" not in nescio(command, "-h")[1], command  # a flag takes no value
 
 
 def test_a_warning_is_one_line_without_a_traceback(here, nescio):

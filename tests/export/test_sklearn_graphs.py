@@ -83,15 +83,25 @@ def test_the_graph_is_the_model_with_its_detector(name, tmp_path):
     assert served.label_lists() == expected.label_lists()
 
 
-def test_a_layer_or_a_transformer_of_ones_own(tmp_path):
-    model = MODELS["linear"]().fit(INPUTS[TRAIN], LABELS[TRAIN])
-    path = tmp_path / "model.onnx"
-    for features in ("input", "penultimate", StandardScaler().fit(INPUTS[TRAIN])):
-        wrapped = ns.wrap(model, features=features, detector="knn").fit(INPUTS[TRAIN])
-        wrapped = wrapped.calibrate(INPUTS[HELD_OUT], self_check=False)
-        ns.export_onnx(wrapped, path, samples=INPUTS[NEW], force=True)
-        expected = wrapped.outputs(INPUTS[NEW]).features
-        np.testing.assert_allclose(run(path, input=INPUTS[NEW])["features"], expected, rtol=1e-12)
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [
+        ("linear", "input"),
+        ("linear", "penultimate"),
+        ("linear", StandardScaler().fit(INPUTS[TRAIN])),
+        ("missing values", ns.TableFeatures().fit(data("missing values")[TRAIN])),
+    ],
+    ids=str,
+)
+def test_a_layer_or_a_transformer_of_ones_own(name, features, tmp_path):
+    inputs, path = data(name), tmp_path / "model.onnx"
+    model = MODELS[name]().fit(inputs[TRAIN], LABELS[TRAIN])
+    wrapped = ns.wrap(model, features=features, detector="knn").fit(inputs[TRAIN])
+    wrapped = wrapped.calibrate(inputs[HELD_OUT], self_check=False)
+    ns.export_onnx(wrapped, path, samples=inputs[NEW])
+    expected = wrapped.outputs(inputs[NEW]).features
+    given = run(path, input=inputs[NEW])["features"]
+    np.testing.assert_allclose(given, expected, rtol=1e-12)
 
 
 def test_what_cannot_become_a_graph_says_what_to_do(tmp_path):
