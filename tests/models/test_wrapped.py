@@ -418,10 +418,11 @@ def test_labels_may_be_sparse(model, multi_label):
 
 def test_the_self_check_hides_no_error_of_ones_own(model, held_out, monkeypatch):
     wrapped = ns.wrap(model, detector="joint_energy").calibrate(held_out, self_check=False)
+    outputs = wrapped.outputs(held_out)  # of which the faults would be made instead
 
     def broken(*_):
         raise RuntimeError("broken")
 
     monkeypatch.setattr(wrapped.runner, "run", broken)
     with pytest.raises(RuntimeError, match="broken"):
-        wrapped.self_check(held_out)
+        wrapped.self_check(held_out, outputs=outputs)
