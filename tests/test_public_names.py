@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import nescio
 
 
@@ -10,6 +12,8 @@ def test_every_public_name_is_there():
     for name in dir(nescio):
         assert getattr(nescio, name) is not None
     assert not hasattr(nescio, "Sofmax")
+    with pytest.raises(AttributeError, match=r"no attribute 'Jointenergy'\. Did you mean 'JointEn"):
+        _ = nescio.Jointenergy
 
 
 def test_type_checkers_see_what_is_there():

@@ -133,7 +133,10 @@ def __getattr__(name: str) -> Any:
         return value
     if not name.startswith("_") and name in _detectors():
         return _detectors()[name]
-    raise AttributeError(f"module 'nescio' has no attribute {name!r}")
+    from nescio.errors import nearest
+
+    hint = "" if name.startswith("_") else nearest(name, __dir__())
+    raise AttributeError(f"module 'nescio' has no attribute {name!r}.{hint}")
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,7 @@ import math
 import reprlib
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass, replace
 from numbers import Real
 from types import NoneType, UnionType
@@ -244,14 +245,45 @@ def checked_scores(scores: Any, name: str = "scores") -> NDArray[np.float64]:
     return values
 
 
-def check_multi_hot(labels: Array) -> None:
-    """Raise unless every value is 0 or 1."""
+def multi_hot(
+    labels: Any, n_labels: int | None = None, name: str = "labels", *, or_classes: bool = False
+) -> Array:
+    """Return labels as an array of one row per sample and one column per label, each 0 or 1.
+
+    A sparse matrix becomes dense. With `or_classes`, one class per sample is returned as it is.
+    """
+    must, odd = f"{name} must be multi-hot", np.array([])
+    advice = (
+        " sklearn.preprocessing.MultiLabelBinarizer(classes=label_names).fit_transform converts "
+        "lists of labels; name the classes in the order of the model."
+    )
     try:
-        valid = labels.dtype.kind in "biufO" and np.isin(labels, (0, 1)).all()
-    except Exception:  # objects of others raise many kinds
-        valid = False
-    if not valid:
-        raise InputError("labels must be multi-hot: every value must be 0 or 1.")
+        array = to_numpy(labels.toarray() if hasattr(labels, "toarray") else labels)
+    except InputError as error:
+        if not isinstance(error.__cause__, ValueError):
+            raise
+        raise ShapeError(f"{must}, but has lists of different lengths.{advice}") from error
+    kind = array.dtype.kind
+    if or_classes and array.ndim == 1 and (kind != "O" or isinstance(next(iter(array), ""), str)):
+        return array
+    if array.ndim == 2:
+        with suppress(Exception):  # objects of others raise many kinds
+            array = array.astype(np.float64) if kind == "O" else array
+        odd = array[~np.isin(array, (0, 1))] if array.dtype.kind in "biuf" else array.ravel()
+        if not len(odd) and n_labels in (None, array.shape[1]):
+            return array
+    elif kind in "biuf" and array.ndim == 1:
+        advice = f" If there is only one label, pass {name}[:, None]."
+        whole = f" For one class per sample, pass np.eye(n_labels)[{name}]."
+        advice += whole if (array % 1 == 0).all() else " These are continuous numbers."
+    elif kind not in "OU":
+        to_float(array.ravel()[:1], name)  # raises if these are no real numbers
+    if len(odd):
+        hint = advice if kind in "OUiu" else ""
+        raise InputError(f"{must}: every value must be 0 or 1, got {odd[0]!s:.40}.{hint}")
+    hint = "" if array.ndim > 1 else advice
+    shape = f"(n_samples, {n_labels or 'n_labels'})"
+    raise ShapeError(f"{must}, of shape {shape}, got {array.shape}.{hint}")
 
 
 def checked_share(name: str, value: Any, *, of: int = 1) -> float:

@@ -130,3 +130,18 @@ def test_ids_and_kept_columns_are_exact_and_nulls_stay_nulls():
     for unit in ("s", "ns"):
         ids = Outputs.from_frame(daily.set_axis(daily.index.as_unit(unit))).ids
         assert ids[1].startswith("2024-01-02T00:00:00")
+
+
+def test_advice_on_options_is_given_only_with_options():
+    frame = pandas.DataFrame(np.zeros((30, 2)), columns=["a", "b"])
+    detector = JointEnergy()
+    with pytest.raises(InputError, match=r"ignore=\['note'\]\..* Outputs.from_frame") as raised:
+        detector.calibrate(frame.assign(note="x"))
+    assert "--" not in str(raised.value)
+    with pytest.raises(InputError, match=r"pass frame.collect\(\)\.$"):
+        detector.calibrate(pytest.importorskip("polars").DataFrame(frame.to_dict("list")).lazy())
+    with pytest.raises(InputError, match=r"Rename one of them\.$"):
+        detector.calibrate(frame.set_axis(["a", "a"], axis=1))
+    with pytest.raises(InputError, match=r"'a' \(bool\)") as raised:
+        detector.calibrate(frame > 0)
+    assert "ignore=" not in str(raised.value)  # nothing would be left

@@ -263,9 +263,16 @@ def test_a_combination_is_explained_by_part(files, nescio):
     code, out, err = nescio("explain", "both.nescio", "new.safetensors", "--row", "7")
     assert (code, err) == (0, "")
     reason = ns.load("both.nescio").explain(ns.Outputs.load("new.safetensors"))[7]
-    by_label = reason.by_label()
-    alone = f"The part {by_label.detector} alone, label by label: {by_label}"
-    assert out == f"row 7, {reason}\n\n{alone}\n"
+    assert out.startswith(f"row 7, {reason}\n\n")
+    details = out.removeprefix(f"row 7, {reason}\n\n")
+    for part in reason.parts:  # only those that decided, and no sentence twice
+        told = part.reason is not None and part.share >= 0.1
+        assert (f"{part.detector} in detail:\n" in details) == told
+        assert not told or all(label.label in details for label in part.reason.labels)
+    assert "in detail" in details
+    assert "threshold" not in details
+    sentences = [line for line in out.splitlines() if line.endswith(".")]
+    assert len(sentences) == len(set(sentences))
     _, out, _ = nescio("explain", "both.nescio", "new.safetensors", "--row", "7", "--json")
     parts = json.loads(out)["parts"]
     assert [part["detector"] for part in parts] == [part.detector for part in reason.parts]

@@ -8,8 +8,6 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.multiclass import OneVsRestClassifier
 from torch import nn
 
 import nescio as ns
@@ -289,9 +287,6 @@ def test_refusals_come_before_the_work(fused, tmp_path):
         ns.export_onnx(fused.wrapped, fused.path)
     with pytest.raises(ParameterError, match="no detector"):
         ns.export_onnx(ns.wrap(a_network()), path)
-    linear = OneVsRestClassifier(LogisticRegression()).fit(some_inputs(), some_logits(300) > 0)
-    with pytest.raises(ExportError, match=r"skl2onnx .*run these in Python"):
-        ns.export_onnx(linear, path, detector=detector)
     with pytest.raises(ExportError, match="does not say what it takes"):
         ns.export_onnx(fused.wrapped, path)
     with pytest.raises(ParameterError, match="tolerance"):

@@ -306,14 +306,15 @@ def test_it_can_end_a_pipeline_be_pickled_and_be_wrapped(table):
 def test_labels_must_be_multi_hot(table):
     x, y = table
     for bad, message in (
-        (y[:, 0], r"a binary target of shape \(900,\). For a single label, pass y\[:, None\]"),
+        (y[:, 0], r"y must be multi-hot.*got \(900,\). If there is only one label, pass y\[:, N"),
+        ([["a", "b"], ["a"]] * 450, r"lists of different lengths.*MultiLabelBinarizer\(classes="),
         (None, "the target y is None"),
     ):
         with pytest.raises(InputError, match=message):
             WithVerdict(LOGISTIC).fit(x, bad)
     with pytest.raises(ShapeError):
         WithVerdict(LOGISTIC).fit(x, y[:, 0])
-    with pytest.raises(InputError, match=r"each of them 0 or 1, got 2"):
+    with pytest.raises(InputError, match=r"every value must be 0 or 1, got 2"):
         WithVerdict(LOGISTIC).fit(x, y + (y == 1))
     assert not hasattr(WithVerdict(LOGISTIC), "decision_function")
     model = WithVerdict(OneVsRestClassifier(LogisticRegression())).fit(x, sparse.csr_array(y))

@@ -108,7 +108,8 @@ def test_a_graph_of_one_sample_runs_one_at_a_time(onnx_file, inputs):
     [
         ({"y": np.zeros((2, 6))}, "takes the inputs x, got y"),
         ((np.zeros((2, 6)), np.zeros((2, 6))), "takes the inputs x, got 0, 1"),
-        (np.zeros((2, 5), np.float32), "cannot run on these inputs"),
+        (np.zeros((2, 5), np.float32), r"cannot run on these inputs: Got .*Got: 5 Expected: 6"),
+        (np.zeros((2, 3, 4, 4), np.uint8), r"got uint8. For images of bytes.*Preprocessing\("),
         (np.array([["a"] * 6]), r"input 'x' must be tensor\(float\), got <U1"),
         ("a text", "got text"),
     ],

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
@@ -12,7 +13,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import nescio as ns
-from nescio.errors import LabelMismatchError, MissingInputError, ParameterError, ShapeError
+from nescio.errors import (
+    InputError,
+    LabelMismatchError,
+    MissingInputError,
+    ParameterError,
+    ShapeError,
+)
 
 NAMES = ("cat", "dog", "cow", "hen")
 
@@ -308,3 +315,114 @@ def test_scikit_learn_and_onnx_models_run_without_torch(onnx_file):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert finished.stdout.strip() == "[]"
+
+
+# --- ordinary mistakes ---
+
+
+def a_network(first, *rest):
+    torch = pytest.importorskip("torch")
+    return torch.nn.Sequential(first, torch.nn.ReLU(), *rest)
+
+
+def as_list(row):
+    return row.tolist()
+
+
+def as_tensor(row):
+    return pytest.importorskip("torch").tensor(row, dtype=pytest.importorskip("torch").float32)
+
+
+@pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
+@pytest.mark.parametrize("form", [np.asarray, as_tensor, as_list])
+def test_one_sample_without_the_batch_axis(model, multi_label, held_out, onnx_file, form):
+    torch = pytest.importorskip("torch")
+    inputs, truth = multi_label
+    one, message = form(inputs[0]), r"shape \(6,\), are a single sample.*pass x\[None\]"
+    network = a_network(torch.nn.Linear(6, 8), torch.nn.Linear(8, 4))
+    for each in (model, network, onnx_file()):
+        plain = ns.wrap(each)
+        wrapped = plain.calibrate(held_out, self_check=False)
+        for call in (wrapped, wrapped.explain, plain.outputs, plain.fit, plain.calibrate):
+            with pytest.raises(ShapeError, match=message):
+                call(one)
+        with pytest.raises(ShapeError, match=message):
+            plain.fit(one, truth[0])
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ShapeError, match=r"frame.iloc\[\[row\]\]"):
+        ns.wrap(model).outputs(pandas.DataFrame(inputs).iloc[0])
+
+
+def test_one_image_without_the_batch_axis_and_other_images():
+    torch = pytest.importorskip("torch")
+    pooled = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    network = a_network(torch.nn.Conv2d(3, 4, 3), *pooled)
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (5, 3, 8, 8), dtype=np.uint8)
+    wrapped = ns.wrap(network, preprocessing=ns.Preprocessing(8))
+    assert len(wrapped.outputs(pixels)) == 5
+    for images in (pixels[0], pixels[0] / 255):
+        with pytest.raises(ShapeError, match=r"\(3, 8, 8\), are a single sample"):
+            wrapped.outputs(images)
+    for images in (np.moveaxis(pixels, 1, -1), torch.from_numpy(pixels).permute(0, 2, 3, 1)):
+        with pytest.raises(ShapeError, match=r"\(5, 8, 8, 3\). If the colours are last"):
+            wrapped.outputs(images)
+    with pytest.raises(InputError, match=r"uint8 of shape.*images of bytes.*preprocessing="):
+        ns.wrap(network).outputs(pixels)
+    image = pytest.importorskip("PIL.Image").new("RGB", (8, 8))
+    for images in ("a.jpg", ["a.png", "b.png"], image, [image, image]):
+        with pytest.raises(InputError, match=r"p.pixels\(PIL.Image.open\(path\)"):
+            wrapped.outputs(images)
+    with pytest.raises(ParameterError, match=r"must be a nescio.Preprocessing, got 224"):
+        ns.wrap(network, preprocessing=224)
+
+
+def test_lists_and_wide_tensors_are_rows(held_out):
+    torch = pytest.importorskip("torch")
+    wrapped = ns.wrap(a_network(torch.nn.Linear(6, 8), torch.nn.Linear(8, 4)))
+    expected = wrapped.outputs(held_out[:3]).logits
+    for rows in (held_out[:3].tolist(), torch.from_numpy(held_out[:3])):
+        np.testing.assert_array_equal(wrapped.outputs(rows).logits, expected)
+    with pytest.raises(ShapeError, match=r"np.stack\(samples\)"):
+        wrapped.outputs(list(held_out[:3]))
+    with pytest.raises(InputError, match=r"TensorDataset. Pass .*DataLoader\(dataset"):
+        wrapped.outputs(torch.utils.data.TensorDataset(torch.from_numpy(held_out)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([["a", "b"], ["a"]] * 150, r"lists of different lengths.*MultiLabelBinarizer\(classes="),
+        ([["a", "b"], ["a", "c"]] * 150, r"0 or 1, got a.*MultiLabelBinarizer"),
+        ([[0, 1], [2, 3]] * 150, r"0 or 1, got 2.*MultiLabelBinarizer"),
+        ([{"a"}] * 300, r"got \(300,\).*MultiLabelBinarizer"),
+        (["a"] * 300, r"got \(300,\).*MultiLabelBinarizer"),
+        (np.arange(300), r"got \(300,\).*np.eye\(n_labels\)\[labels\]"),
+        (np.arange(300) / 7, r"got \(300,\).*continuous numbers"),
+        (np.zeros((300, 3)), r"of shape \(n_samples, 4\), got \(300, 3\)\.$"),
+        (np.full((300, 4), 0.9), r"0 or 1, got 0.9\.$"),
+    ],
+)
+def test_labels_that_are_not_multi_hot(model, multi_label, labels, message):
+    inputs, _ = multi_label
+    for fit in (ns.wrap(model).fit, lambda x, y: ns.Outputs(np.zeros((300, 4)), labels=y)):
+        with pytest.raises(InputError, match=message):
+            fit(inputs, labels)
+
+
+def test_labels_may_be_sparse(model, multi_label):
+    inputs, truth = multi_label
+    labels = ns.wrap(model).outputs(inputs, labels=sparse.csr_array(truth)).labels
+    np.testing.assert_array_equal(labels, truth)
+
+
+def test_the_self_check_hides_no_error_of_ones_own(model, held_out, monkeypatch):
+    wrapped = ns.wrap(model, detector="joint_energy").calibrate(held_out, self_check=False)
+    outputs = wrapped.outputs(held_out)  # of which the faults would be made instead
+
+    def broken(*_):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(wrapped.runner, "run", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        wrapped.self_check(held_out, outputs=outputs)

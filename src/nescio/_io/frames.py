@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,13 +15,17 @@ from nescio._io.tables import Columns, arrow_errors, check_unique_names, content
 from nescio._validation import Array, index_of, is_frame
 from nescio.errors import InputError, LabelMismatchError, label_difference, require
 
+_COMMAND_LINE = re.compile(r" \(--[^)]*\)")  # the spelling of an option there
 _INDEX = "__index_level_0__"  # as in a Parquet file of pandas
 
 
 def read_frame(frame: Any, columns: Columns) -> dict[str, Any]:
     """Read a data frame; return the arguments of `Outputs`."""
     table = _arrow_table(frame)
-    roles = columns.roles(table.schema)
+    try:
+        roles = columns.roles(table.schema)
+    except InputError as error:
+        raise type(error)(_COMMAND_LINE.sub("", str(error))) from error
     arguments = content(roles, table)
     if roles.ids == next(iter(stored_index(table.schema)), None):  # no ids but the index
         arguments["index"] = index_of(frame)
@@ -32,6 +37,8 @@ def read_logits(frame: Any, expected: Sequence[str] | None = None) -> dict[str, 
     try:
         return read_frame(frame, Columns(expected=expected))
     except InputError as error:
+        if "=" not in str(error):  # it names no option
+            raise
         raise type(error)(
             f"{error} Pass such options to Outputs.from_frame(frame, ...), and its result here."
         ) from error

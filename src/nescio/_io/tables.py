@@ -94,7 +94,7 @@ class Columns:
         Without `keep`: whether the columns that are neither labels nor ids nor ignored are kept. If
         so, columns of lists can be kept too.
     sep, decimal : str, optional
-        The separator (default: a comma, in .tsv files a tab) and the decimal sign of CSV files.
+        The separator and the decimal sign of CSV files, if they are not to be found in the file.
     group_column : str, optional
         The column with the groups.
     """
@@ -109,7 +109,7 @@ class Columns:
     of_features: bool = False
     keep_rest: bool = False
     sep: str | None = None
-    decimal: str = "."
+    decimal: str | None = None
     group_column: str | None = None
 
     def text_columns(self, names: Sequence[str]) -> dict[str, bool]:
@@ -204,7 +204,7 @@ class Columns:
             if field.name not in floats and not (self.of_features and types.is_integer(field.type))
         ]
         if doubtful:
-            raise self._ambiguous(doubtful)
+            raise self._ambiguous(doubtful, has_others=len(doubtful) < len(fields))
         by_number = sorted(rest, key=lambda name: (len(name), name))
         if _are_numbered(by_number) and not _are_numbered(rest):
             raise InputError(
@@ -213,7 +213,7 @@ class Columns:
             )
         return rest, False
 
-    def _ambiguous(self, fields: Sequence[Any]) -> InputError:
+    def _ambiguous(self, fields: Sequence[Any], *, has_others: bool) -> InputError:
         """Return the error for columns that may not be labels, with the options to paste."""
         names = [field.name for field in fields]
         shown = listed([f"{field.name!r} ({field.type})" for field in fields], _NAMED, quoted=False)
@@ -222,22 +222,17 @@ class Columns:
                 f"not all columns hold numbers: {shown}. Drop those that do not from the data "
                 "frame, or pass the features as an array."
             )
-        message = (
-            f"not all columns hold floating-point numbers: {shown}. Choose the columns of the "
-            "logits with --labels (labels=), by names or patterns; '*' takes all."
-        )
-        if len(names) <= _NAMED:
-            option = _as_option(names)
+        message = f"not all columns hold floating-point numbers: {shown}."
+        if has_others and len(names) <= _NAMED:
             message += (
-                " If all other columns are logits, leave these out with --ignore "
-                f"{option} (in Python: ignore={names})."
+                f" If all others are logits, leave these out: ignore={names} (--ignore "
+                f"{_as_option(names)})."
             )
         message += (
-            " If one holds the ids, pass --id-column. Features and true labels have to be columns "
-            "of lists, named features and labels."
+            " Or choose the columns of the logits, by names or patterns ('*' takes all): "
+            "labels=[...] (--labels). If one holds the ids: id_column='...' (--id-column). "
+            "Features and true labels have to be columns of lists, named features and labels."
         )
-        if any("string" in str(field.type) for field in fields):
-            message += " Decimal commas make text of numbers: --decimal ,"
         return InputError(message)
 
     def chosen(self, names: Sequence[str]) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ UNNAMED_COLUMN = "Unnamed: 0"
 _MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"]
 # A sign or a fraction: such a cell in a first line is data, and not the name of a column.
 _DATA = re.compile(r"[-+]\d+|[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
-_SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 _JSON_BLOCK = 1 << 26  # bytes; a line must fit
 
 
@@ -46,10 +45,17 @@ def read_text(files: Files, columns: Columns) -> Any:
         except (pyarrow.ArrowException, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise FileFormatError(f"cannot read {what} as JSON lines: {reason}") from error
-    separator = columns.sep or ("\t" if suffix == ".tsv" else ",")
+    first_line, _, rest = data.partition(b"\n")
+    if declared := re.fullmatch(rb"(?:\xef\xbb\xbf)?sep=(.)\r?", first_line):  # as Excel writes it
+        first_line, data = declared[1], rest
+    usual = "\t" if suffix == ".tsv" else ","
+    separator = columns.sep or max(
+        usual, *";\t,|", key=lambda sign: first_line.count(sign.encode())
+    )
     names = _csv_names(data, separator, what)
+    decimal = columns.decimal or _decimal_sign(data, separator)
     try:
-        table = _read_csv(data, names, separator, columns)
+        table = _read_csv(data, names, separator, decimal, columns)
     except pyarrow.ArrowException as error:
         reason = re.sub(
             r"CSV column #(\d+)", lambda match: f"column {names[int(match[1])]!r}", str(error)
@@ -60,7 +66,16 @@ def read_text(files: Files, columns: Columns) -> Any:
     return table
 
 
-def _read_csv(data: bytes, names: list[str], separator: str, columns: Columns) -> Any:
+def _decimal_sign(data: bytes, separator: str) -> str:
+    """Return a comma if some cells are numbers with a comma, and none has a point."""
+    quote = rb'"' if separator == "," else rb'"?'
+    number = rb"[\r\n%b]%b[-+]?\d+([.,])\d+%b[\r\n%b]"
+    number %= (separator.encode(), quote, quote, separator.encode())
+    signs = {match[1] for match in re.finditer(number, data[: 1 << 16])}
+    return "," if signs == {b","} else "."
+
+
+def _read_csv(data: bytes, names: list[str], separator: str, decimal: str, columns: Columns) -> Any:
     """Return a table with the columns of a CSV file, in the types that are known or inferred."""
     pyarrow, csv_files = require("pyarrow", "files"), require("pyarrow.csv", "files")
     is_text = columns.text_columns(names)
@@ -73,7 +88,7 @@ def _read_csv(data: bytes, names: list[str], separator: str, columns: Columns) -
             name: pyarrow.string() if text else pyarrow.float64() for name, text in is_text.items()
         },
         null_values=_MISSING,
-        decimal_point=columns.decimal,
+        decimal_point=decimal,
         # Times stay text, as they were written.
         timestamp_parsers=["never"],
     )
@@ -91,14 +106,6 @@ def _csv_names(data: bytes, separator: str, what: object) -> list[str]:
     except (csv.Error, StopIteration) as error:
         raise FileFormatError(f"cannot read {what} as CSV: {error}.") from error
     names = [cell.strip() for cell in cells]
-    other = next((sep for sep in _SEPARATORS if sep in names[0]), None)
-    if other is not None and len(names) == 1:
-        shown = "$'\\t'" if other == "\t" else f"'{other}'"
-        raise FileFormatError(
-            f"{what} has a single column, {names[0][:80]!r}. If it is separated by "
-            f"{_SEPARATORS[other]}, pass --sep {shown} (in Python: sep={other!r}), and --decimal "
-            "',' (decimal=) if its numbers have decimal commas."
-        )
     names[0] = names[0] or UNNAMED_COLUMN
     if "" in names:
         raise FileFormatError(

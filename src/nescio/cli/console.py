@@ -240,11 +240,10 @@ class DataOptions:
             "May be repeated.",
         ),
     ] = None
-    sep: Annotated[
-        str | None,
-        "The separator of CSV files, such as ';'. Default: a comma, in .tsv files a tab.",
+    sep: Annotated[str | None, "The separator of CSV files. Default: found in the header."] = None
+    decimal: Annotated[
+        str | None, "The decimal sign of CSV files. Default: found in the numbers."
     ] = None
-    decimal: Annotated[str, "The decimal sign of CSV files."] = "."
     from_probs: FromProbs = None
 
     def columns(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from typer import Argument, Option
 
+from nescio._charts.results import result_text
 from nescio._io.files import check_table_target, check_target, same_file, to_values
 from nescio._io.tables import GROUP
 from nescio._validation import checked_choice
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from nescio.detectors.verdicts import ScoreEngine, StreamResult
 
 _SHOWN_GROUPS = 20
+_TELLING_SHARE = 0.1  # of the evidence; what other parts say would only distract
 
 # --- calibrate ------------------------------------------------------------------------------------
 
@@ -333,8 +335,8 @@ def explain(
 ) -> None:
     """Show why one input was flagged: parts, labels and columns, next to their usual values.
 
-    For a combination of detectors, show what each part says. The most telling labels are shown;
-    JSON has all of them.
+    For a combination of detectors, show what each part says, and the details of those that
+    decided. The most telling labels are shown; JSON has everything.
 
     Example: nescio explain tagger.nescio new.parquet --id IMG_0142
     """
@@ -351,9 +353,10 @@ def explain(
         print_json({"row": row} | reason.as_dict())
         return
     say(f"row {row}{': ' if reason.id is None else ', '}{reason}")
-    for alone, how in ((reason.by_label(), "label by label"), (reason.by_column(), "by column")):
-        if alone not in (None, reason):  # that of the decisive part of a combination
-            say(f"\nThe part {alone.detector} alone, {how}: {alone}")
+    for part in reason.parts:  # the largest share of the evidence first
+        if part.reason is not None and part.share >= _TELLING_SHARE:
+            view = replace(part.reason._view(), title=f"{part.detector} in detail:", text="")
+            say(f"\n{result_text(view)}")
 
 
 def _row(

@@ -13,10 +13,10 @@ from nescio import scores
 from nescio._validation import (
     Array,
     FloatArray,
-    check_multi_hot,
     checked_flag,
     checked_whole,
     is_torch,
+    multi_hot,
 )
 from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Decided, Detector
@@ -162,7 +162,7 @@ def memberships(labels: Array | None, n_samples: int) -> Matrix:
         raise ShapeError(
             f"labels must have shape ({n_samples}, n_labels), multi-hot, got {labels.shape}."
         )
-    check_multi_hot(labels)
+    labels = multi_hot(labels)
     if not labels.any():
         raise InputError("labels are all 0: no sample has a label to learn from.")
     return labels.astype(np.float64)

@@ -24,6 +24,7 @@ from nescio._validation import (
     check_logits,
     check_matrix,
     is_frame,
+    multi_hot,
     to_float,
     to_numpy,
 )
@@ -277,7 +278,8 @@ def _of_array(detector: Detector, X: Any, names: Sequence[str], y: Any) -> Detec
     matrix = X if _is_plain(X) else _checked(detector, X, name)
     arrays: dict[str, Any] = {name: matrix}
     if "labels" in names:
-        arrays["labels"] = read_truth(y) if is_frame(y) else None if y is None else to_numpy(y)
+        truth = read_truth(y) if is_frame(y) else y
+        arrays["labels"] = None if y is None else multi_hot(truth, or_classes=True)
     return DetectorInput(Arrays(arrays), X, matrix if name == "logits" else None)
 
 

@@ -22,7 +22,6 @@ from nescio.export.detector_head import DetectorHead, scorer_of
 from nescio.export.graphs import (
     OPSET,
     at_opset,
-    check_kind,
     classifier_graph,
     detector_graph,
     join,
@@ -223,7 +222,6 @@ def _fused(
     wrapped: Wrapped, samples: Any, input_shape: Sequence[int] | None, tolerance: float
 ) -> _Plan:
     runner, detector = wrapped.runner, wrapped.detector
-    check_kind(runner)
     if detector is None:
         raise ParameterError("there is no detector to export: pass a calibrated detector=...")
     scorer_of(detector)  # raises early if there is none

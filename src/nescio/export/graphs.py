@@ -55,21 +55,17 @@ class Classifier:
 
 def classifier_graph(runner: Runner, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     """Return the graph of a model that gives logits and the layers that are taken."""
-    if runner.kind == "onnx":
-        return _of_file(runner, samples, takes)
-    return _of_torch(runner, samples, takes)
+    make = {"onnx": _of_file, "sklearn": _of_sklearn}.get(runner.kind, _of_torch)
+    return make(runner, samples, takes)
 
 
-def check_kind(runner: Runner) -> None:
-    """Raise if there is no way from this kind of model to a graph."""
-    if runner.kind not in ("onnx", "torch", "transformers"):
-        raise ExportError(
-            f"a {runner.kind} model cannot be exported directly. Convert a OneVsRestClassifier or "
-            "an MLPClassifier with skl2onnx (zipmap=False), and wrap the ONNX file. For others, "
-            "such as forests and MultiOutputClassifier, skl2onnx makes graphs that give no matrix "
-            "of probabilities: run these in Python, wrapped, and export only the detector "
-            "(model=None)."
-        )
+def _of_sklearn(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
+    from nescio.export.sklearn_graphs import sklearn_graph
+
+    model, outputs = sklearn_graph(runner, next(iter(samples.feed)), OPSET)
+    arrays, places = list(runner.run(samples.data).values()), _places(takes, runner)
+    examples = {n: torch.zeros(1, arrays[i].shape[1]).double() for n, i in places.items()}
+    return Classifier(model, {name: outputs[i] for name, i in places.items()}, examples)
 
 
 def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
@@ -195,7 +191,8 @@ def detector_graph(
     )
     # Constants in the precision in which they are used, and in no other.
     limits = {"input_size_limit": LARGEST_FILE, "output_size_limit": LARGEST_FILE}
-    require("onnxscript.optimizer", "onnx").fold_constants(model, **limits)
+    with _quiet():
+        require("onnxscript.optimizer", "onnx").fold_constants(model, **limits)
     require("onnx_ir", "onnx").passes.common.RemoveUnusedNodesPass()(model)
     name_sizes([*model.graph.inputs, *model.graph.outputs])
     return model

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nescio._validation import Array, to_numpy
+from nescio._validation import Array, to_float, to_numpy
 from nescio.calibration import LABEL_COUNT, TOP_LABEL
 from nescio.detectors import Detector
 from nescio.errors import (
@@ -25,6 +25,7 @@ from nescio.errors import (
     NescioWarning,
     ParameterError,
     ShapeError,
+    require,
 )
 from nescio.models import Runner, Wrapped
 from nescio.models.inputs import n_rows
@@ -54,11 +55,15 @@ class Samples:
 
     feed: Feed  # what the graph takes
     by_name: bool  # whether Python takes them by name as well, or by position
+    columns: Sequence[str] | None = None  # of the data frame that Python takes
 
     @property
     def data(self) -> Any:
         """The inputs as `Runner.run` takes them."""
-        return self.feed if self.by_name else tuple(self.feed.values())
+        parts = tuple(self.feed.values())
+        if self.columns is not None:
+            return require("pandas", None).DataFrame(*parts, columns=self.columns)
+        return self.feed if self.by_name else parts if len(parts) > 1 else parts[0]
 
     def __len__(self) -> int:
         return n_rows(self.feed)
@@ -66,7 +71,7 @@ class Samples:
     def resized(self, rows: int) -> Samples:
         """Return this many rows: the first ones, or all of them repeatedly."""
         chosen = np.resize(np.arange(len(self)), rows)
-        return Samples({name: array[chosen] for name, array in self.feed.items()}, self.by_name)
+        return replace(self, feed={name: array[chosen] for name, array in self.feed.items()})
 
 
 def typed_samples(runner: Runner, samples: Any) -> Samples:
@@ -78,6 +83,15 @@ def typed_samples(runner: Runner, samples: Any) -> Samples:
     if runner.kind == "onnx":
         feed = {name: model.typed(name, part) for name, part in model.by_name(data).items()}
         return Samples(feed, by_name=True)
+    if runner.kind == "sklearn":
+        try:
+            matrix = to_float(to_numpy(data)).astype(np.float64)
+        except InputError as error:
+            raise ExportError(
+                "a graph of a scikit-learn model takes one matrix of numbers, not words, texts or "
+                "a sparse matrix. Run this model in Python, wrapped."
+            ) from error
+        return Samples({"input": matrix}, False, getattr(runner.model, "feature_names_in_", None))
     by_name = isinstance(data, Mapping) or runner.kind == "transformers"
     if isinstance(data, Mapping):
         named = {name: data[name] for name in model.input_names(data)}

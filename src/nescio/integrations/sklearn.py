@@ -11,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 import sklearn
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
@@ -23,12 +22,11 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from nescio._validation import Array
+from nescio._validation import Array, multi_hot
 from nescio.detectors import Assessment, Detector
-from nescio.errors import InputError, ShapeError, TooFewSamplesError
+from nescio.errors import InputError, TooFewSamplesError
 from nescio.explain import ExplainedVerdicts
 from nescio.models import wrap
 from nescio.models.inputs import length_of
@@ -138,7 +136,9 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
             For the `fit` of the estimator, such as sample_weight. What has one entry per sample is
             divided like X.
         """
-        _check_multi_hot(y)
+        if y is None:
+            raise InputError("WithVerdict requires y to be passed, but the target y is None.")
+        multi_hot(y, name="y")
         if params and sklearn.get_config()["enable_metadata_routing"]:
             params = dict(process_routing(self, "fit", **params).estimator.fit)
         along = [name for name, value in params.items() if length_of(value) == length_of(X)]
@@ -157,7 +157,7 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         if hasattr(features, "fit"):
             features = clone(features).fit(train, labels)
         wrapped = wrap(estimator, detector=self.detector, features=features, label_names=names)
-        wrapped = wrapped.fit(train, labels.toarray() if sparse.issparse(labels) else labels)
+        wrapped = wrapped.fit(train, labels)
         try:
             wrapped = wrapped.calibrate(held_out, tpr=self.tpr, confidence=self.confidence)
         except TooFewSamplesError as error:
@@ -259,23 +259,3 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         tags.classifier_tags.multi_label = True
         tags.classifier_tags.multi_class = False
         return tags
-
-
-def _check_multi_hot(y: Any) -> None:
-    """Raise unless y has one column per label, of 0 and 1."""
-    if y is None:
-        raise InputError("WithVerdict requires y to be passed, but the target y is None.")
-    array = y if sparse.issparse(y) else np.asarray(y)
-    values = np.asarray(y.data if sparse.issparse(y) else array)
-    odd = values[~np.isin(values, (0, 1))]
-    if array.ndim != 2:
-        raise ShapeError(
-            "y must be multi-hot labels, of shape (n_samples, n_labels), got a "
-            f"{type_of_target(array)} target of shape {array.shape}. For a single label, pass "
-            "y[:, None]."
-        )
-    if len(odd):
-        raise InputError(
-            f"y must be multi-hot labels, each of them 0 or 1, got {odd[0]}. "
-            "sklearn.preprocessing.MultiLabelBinarizer converts lists of labels."
-        )

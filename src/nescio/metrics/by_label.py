@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nescio._charts.results import Result, View, by_name, strip
-from nescio._validation import BoolArray, check_multi_hot, checked_scores, checked_share, to_numpy
+from nescio._validation import BoolArray, checked_scores, checked_share, multi_hot
 from nescio.errors import ShapeError, listed
 from nescio.metrics.measures import Estimate, Values
 from nescio.outputs import Outputs
@@ -212,13 +212,11 @@ def label_rates(
     cat               788    4.06 [2.79, 5.68]
     1 label is flagged more often than all samples together, beyond chance: tie (21 of 42).
     """
-    scores, truth = checked_scores(id_scores, "id_scores"), to_numpy(labels)
-    if truth.ndim != 2 or len(truth) != len(scores):
+    scores, truth = checked_scores(id_scores, "id_scores"), multi_hot(labels)
+    if len(truth) != len(scores):
         raise ShapeError(
-            f"labels must have shape (n_samples, n_labels) with one row for each of the "
-            f"{len(scores):,} scores, got {truth.shape}."
+            f"labels must have one row for each of the {len(scores):,} scores, got {truth.shape}."
         )
-    check_multi_hot(truth)
     names = [f"label {k}" for k in range(truth.shape[1])] if label_names is None else label_names
     if len(names) != truth.shape[1]:
         raise ShapeError(f"{len(names)} label_names were passed for {truth.shape[1]} labels.")

@@ -523,7 +523,7 @@ def _named_detectors(detectors: Any) -> dict[str, Any]:
         named = {str(name): as_detector(detector) for name, detector in detectors.items()}
         detectors = []
     for detector in detectors if isinstance(detectors, list | tuple) else [detectors]:
-        if detector == ALL:
+        if isinstance(detector, str) and detector == ALL:
             named |= {name: as_detector(name) for name in DETECTORS}
         elif isinstance(detector, str):
             named[detector] = None if detector == AUTO_DETECTOR else as_detector(detector)

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from nescio._threads import available_cpus
 from nescio._validation import (
-    check_multi_hot,
     checked_choice,
     checked_scores,
     is_frame,
+    multi_hot,
     to_float,
     to_numpy,
 )
@@ -549,9 +549,7 @@ def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Value
     if is_frame(labels) or is_frame(scores):
         outputs = Outputs(scores, labels=labels)
         labels, scores = outputs.labels, outputs.logits
-    truth = to_numpy(labels)
-    check_multi_hot(truth)
-    truth = truth.astype(bool)
+    truth = multi_hot(labels).astype(bool)
     values = to_float(to_numpy(scores), "scores").astype(np.float64)
     if truth.ndim != 2 or truth.shape != values.shape:
         raise ShapeError(

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import itertools
 import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from nescio._validation import Array, check_matrix, to_numpy
+from nescio._validation import Array, check_matrix, is_torch, to_numpy
 from nescio._version import __version__
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.explain import ExplainedVerdicts
@@ -136,6 +138,11 @@ class Runner(ABC):
         self.from_probs = from_probs
         self.label_names = None if label_names is None else check_label_names(label_names)
         self.device = device
+        if not isinstance(preprocessing, Preprocessing | None):
+            raise ParameterError(
+                f"preprocessing must be a nescio.Preprocessing, got {preprocessing!r}. Do other "
+                "steps yourself, and pass what the model takes."
+            )
         self.preprocessing = preprocessing
         self.tokenizer = None if tokenizer is None else self._tokenizer_of(tokenizer)
         self.layers = layer_names(features)
@@ -213,9 +220,18 @@ class Runner(ABC):
 
         The first layer is "features", each further one has its own name.
         """
-        arrays = {name: to_numpy(values) for name, values in self._run(inputs).items()}
-        for name, array in arrays.items():
-            check_matrix(array, name)
+        try:
+            arrays = {name: to_numpy(values) for name, values in self._run(inputs).items()}
+            for name, array in arrays.items():
+                check_matrix(array, name)
+        except InputError as error:
+            if not self._takes_as_one(inputs):
+                raise
+            raise ShapeError(
+                f"the inputs, of shape {tuple(np.shape(inputs))}, are a single sample. Reshape "
+                "your data: pass x[None] (of a list [x], of a data frame frame.iloc[[row]]). A "
+                "list of samples is taken as batches: pass np.stack(samples)."
+            ) from error
         logits = arrays["logits"]
         if self.label_names is not None and len(self.label_names) != logits.shape[1]:
             raise ShapeError(
@@ -225,6 +241,14 @@ class Runner(ABC):
         if self.from_probs:
             arrays["logits"] = np.asarray(logits_from_probs(logits))
         return arrays
+
+    def _takes_as_one(self, inputs: Any) -> bool:
+        """Return whether the model takes a vector or an image, which it did not take, as one."""
+        with warnings.catch_warnings(), suppress(Exception):  # any error says that it does not
+            warnings.simplefilter("ignore")
+            one = inputs[None] if is_torch(inputs) else np.asarray(inputs)[None]
+            return one.ndim in (2, 4) and bool(self._run(one))
+        return False
 
     def batches(self, inputs: Any, batch_size: int) -> Iterator[InputBatch]:
         """Cut inputs into batches, or take the batches that iterating over them gives.
@@ -274,6 +298,18 @@ class Runner(ABC):
         """Return whether these are uint8 images that the runner has to preprocess."""
         dtype = str(getattr(inputs, "dtype", ""))
         return self.preprocessing is not None and dtype.removeprefix("torch.") == "uint8"
+
+    def preprocessed(self, images: Any) -> Any:
+        """Return images of bytes as the model takes them; anything else as it is."""
+        if self.preprocessing is None or not self.is_image_bytes(images):
+            return images
+        shape = tuple(images.shape)
+        if len(shape) != 4 or shape[1] != 3:
+            raise ShapeError(
+                f"images must have shape (n_samples, 3, height, width), got {shape}. If the "
+                "colours are last, pass np.moveaxis(images, -1, 1); a single image as x[None]."
+            )
+        return self.preprocessing.normalise(images)
 
     def head(self, arrays: Mapping[str, Array]) -> Head | None:
         """Return the model's last layer if it is linear and its input is among the arrays.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 from nescio._validation import check_values, is_frame, is_torch, to_numpy
 from nescio.errors import InputError, ShapeError, listed
+from nescio.models.images import IMAGE_SUFFIXES
 from nescio.self_check import IMAGES, NUMBERS, TEXTS, spread_rows
 
 
@@ -51,6 +54,12 @@ def batches_of(
 
 def _read(inputs: Any, labels: Any = None) -> InputBatch:
     check_values(inputs)
+    first = inputs
+    while isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(inputs, list) and isinstance(first, int | float):  # rows, not batches
+        with suppress(ValueError):  # of different lengths, which a runner explains
+            inputs = np.asarray(inputs)
     texts = as_texts(inputs)
     return InputBatch(inputs if texts is None else texts, labels, texts)
 
@@ -123,14 +132,24 @@ def _rows_of(inputs: Any, rows: slice, n_samples: int) -> Any:
 
 
 def _not_data(batch: InputBatch) -> str:
+    kind, advice = type(batch.inputs).__name__, ""
+    are_paths = any(Path(text).suffix.lower() in IMAGE_SUFFIXES for text in batch.texts or ())
+    if are_paths or hasattr(batch.inputs, "convert"):  # an image of Pillow
+        return (
+            "the model takes arrays. Make one of the images: p = nescio.Preprocessing(size), "
+            "np.stack([p.pixels(PIL.Image.open(path).convert('RGB')) for path in paths]), and "
+            "wrap(model, preprocessing=p)."
+        )
     if isinstance(batch.inputs, bytes) or batch.texts is not None:
         return (
             "got text. Pass the model's tokenizer, wrap(model, tokenizer=...), or what the "
             "tokenizer returns for these texts."
         )
+    if hasattr(batch.inputs, "__getitem__"):  # a data set of torch
+        advice = " Pass a data set as DataLoader(dataset, batch_size=64)."
     return (
         "expected an array or a tensor with one row per sample, a mapping or a tuple of them, or "
-        f"batches of these; got a {type(batch.inputs).__name__}."
+        f"batches of these; got a {kind}.{advice}"
     )
 
 

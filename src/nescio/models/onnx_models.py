@@ -142,8 +142,8 @@ class OnnxRunner(Runner):
         hint = ""
         if "probabilities" in self._outputs or "output_probability" in self._outputs:
             hint = (
-                " If skl2onnx made the graph, convert the model again with zipmap=False; run a "
-                "forest or a MultiOutputClassifier in Python: wrap the estimator itself."
+                " If skl2onnx made the graph, wrap and calibrate the estimator itself instead: "
+                "nescio.export_onnx converts it."
             )
         raise ParameterError(
             "output must be an output of the graph that is a matrix of floating point "
@@ -236,8 +236,7 @@ class OnnxRunner(Runner):
         try:
             values = dict(zip(wanted, self.session.run(wanted, feed), strict=True)) | feed
         except Exception as error:  # onnxruntime's errors have no common class
-            reason = str(error).strip().splitlines()[0]
-            raise InputError(f"the graph cannot run on these inputs: {reason}") from error
+            raise InputError(f"the graph cannot run on these inputs: {_reason(error)}") from error
         arrays = {"logits": values[self.output]}
         for name, tensor in zip(self.array_names, self.tensors, strict=True):
             as_matrix, what = (flat_input, "input") if tensor in feed else (pooled, "output")
@@ -261,15 +260,17 @@ class OnnxRunner(Runner):
 
     def typed(self, name: str, part: Any) -> Array:
         """Return an input in the graph's type; integers may become floats, but not vice versa."""
-        array = to_numpy(part)
-        if self.is_image_bytes(array):
-            assert self.preprocessing is not None
-            array = self.preprocessing.normalise(array)
+        array: Array = self.preprocessed(to_numpy(part))
         kind = self._inputs[name].type
         wanted = DTYPES.get(kind, array.dtype)
-        # Precision may be lost: NumPy's default, float64, is more than most graphs take.
-        if not np.can_cast(array.dtype, wanted, "same_kind"):
-            raise InputError(f"input {name!r} must be {kind}, got {array.dtype}.")
+        # Precision may be lost: NumPy's default, float64, is more than most graphs take. Pixels
+        # from 0 to 255 are most probably not what a graph takes.
+        are_pixels = array.dtype == np.uint8 != wanted and array.ndim > 2
+        if are_pixels or not np.can_cast(array.dtype, wanted, "same_kind"):
+            raise InputError(
+                f"input {name!r} must be {kind}, got {array.dtype}. For images of bytes, pass "
+                "wrap(..., preprocessing=nescio.Preprocessing(size, mean, std)), or prepare them."
+            )
         return array.astype(wanted, copy=False)
 
     # --- what it is ---
@@ -335,8 +336,12 @@ def open_session(graph: Path | bytes, device: Any = None, *, threads: int | None
         return session
     except Exception as error:  # onnxruntime's errors have no common class
         what = graph if isinstance(graph, Path) else "the graph"
-        reason = str(error).strip().splitlines()[0]
-        raise FileFormatError(f"cannot read {what} as ONNX: {reason}") from error
+        raise FileFormatError(f"cannot read {what} as ONNX: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return what onnxruntime says, in one line and without its numbers of errors."""
+    return " ".join(str(error).split(" : ", 3)[-1].split())[:300]
 
 
 # What may follow the last linear layer, and what may lie between linear layers of a head.

@@ -140,13 +140,13 @@ class SklearnRunner(Runner):
             inputs = to_numpy(inputs)
         model, layers = self.model, {INPUT: inputs}
         with _explained_errors(inputs):
-            if PREPARED in self.layers:
-                layers[PREPARED] = self.prepare.transform(inputs)
             if PENULTIMATE in self.layers:  # the steps before the last run only once
                 model, inputs = self._final, after(self._steps, inputs)
                 layers[PENULTIMATE] = inputs
             compute = self._decisions if self.output == _DECISIONS else self._probs
             logits = compute(model, inputs)
+            if PREPARED in self.layers:
+                layers[PREPARED] = self.prepare.transform(layers[INPUT])
         if logits.ndim != 2:
             raise ShapeError(
                 f"{self.output} returns shape {logits.shape}; expected (n_samples, n_labels)."

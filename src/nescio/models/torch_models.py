@@ -131,7 +131,8 @@ class Tap(NamedTuple):
             return _find(name, model, registered_leaves(model))._replace(sought=name)
         layer = name.removesuffix(_READ)
         if not layer or layer not in layers:
-            raise ParameterError(f"the model has no layer {layer!r}.{nearest(layer, layers)}")
+            names = (*layers, PENULTIMATE, POOLED, INPUT)
+            raise ParameterError(f"the model has no layer {layer!r}.{nearest(layer, names)}")
         return cls(layer, reads=True)
 
     def confirmed(self, model: nn.Module, called: Leaves) -> Tap:
@@ -451,6 +452,7 @@ class TorchRunner(Runner):
                 ) from error
         # Where the model is now: it may have been moved since the runner was made.
         device = self.device if self.device is not None else _device_of(self.model)
+        is_wide = isinstance(part, np.ndarray) or getattr(part, "dtype", None) == torch.float64
         if isinstance(part, np.ndarray):
             if part.dtype.kind not in "fiub":
                 raise InputError(
@@ -459,15 +461,14 @@ class TorchRunner(Runner):
                 )
             # A copy: torch complains about read-only memory and negative strides.
             part = torch.from_numpy(np.array(part, order="C"))
-            if part.is_floating_point():
-                part = part.to(_dtype_of(self.model, part.dtype))  # NumPy's default is float64
         if not isinstance(part, Tensor):
             return part
+        if is_wide and part.is_floating_point():
+            part = part.to(_dtype_of(self.model, part.dtype))  # NumPy's default is float64
         part = part.to(device)
-        if not self.is_image_bytes(part):
+        images = self.preprocessed(part)
+        if images is part:
             return part
-        assert self.preprocessing is not None
-        images: Tensor = self.preprocessing.normalise(part)
         images = images.to(_dtype_of(self.model, images.dtype))
         if self.channels_last:
             return images.contiguous(memory_format=torch.channels_last)
@@ -524,7 +525,7 @@ def _explained(inputs: list[Any]) -> Iterator[None]:
         raise InputError(
             f"the model failed on a batch, {' and '.join(map(_described, inputs))}: {reason}. Pass "
             "samples first (a single one as x[None]), in the type and the size that the model "
-            "takes; a list is taken as batches."
+            "takes; a list is taken as batches. For images of bytes (uint8), pass preprocessing=..."
         ) from error
 
 

@@ -48,10 +48,10 @@ from nescio.models.base import (
     make_runner,
 )
 from nescio.models.images import Preprocessing
-from nescio.models.inputs import changeable
+from nescio.models.inputs import changeable, length_of
 from nescio.models.prediction import Prediction
 from nescio.outputs import Outputs
-from nescio.outputs.outputs import PENULTIMATE, TEXT
+from nescio.outputs.outputs import PENULTIMATE, TEXT, as_multi_hot
 from nescio.self_check import Change, SelfCheck, check_faults, warn_of_blind_spots
 
 
@@ -210,6 +210,8 @@ class Wrapped:
             How many samples to run at once. The batches of an iterable are run as they are.
         """
         checked_whole("batch_size", batch_size, minimum=1)
+        if length_of(labels) and length_of(labels) == length_of(inputs):
+            as_multi_hot(labels, None, self.label_names, None)  # before the model runs for long
         arrays, own_labels, texts, n_truncated = self._run(inputs, batch_size)
         if own_labels is not None and labels is not None:
             raise InputError(
@@ -480,7 +482,7 @@ class Wrapped:
                 own = groups_at(part.rows, groups, len(inputs))
                 return ~self.assess(faulty, groups=own, batch_size=batch_size).in_distribution
 
-            with suppress(Exception):  # of a model that takes whole batches only
+            with suppress(NescioError):  # of a model that takes whole batches only
                 return check_faults(detector.name, part.kind, len(part.rows), flagged, "input")
         if outputs is None:
             outputs = self.outputs(inputs, batch_size=batch_size)

@@ -20,10 +20,10 @@ from nescio._validation import (
     Array,
     FloatArray,
     check_matrix,
-    check_multi_hot,
     checked_list,
     checked_rows,
     is_frame,
+    multi_hot,
     to_float,
     to_numpy,
 )
@@ -370,15 +370,15 @@ class Outputs(Result):
         ignore: Sequence[str] | str = (),
         keep: Sequence[str] | str = (),
         sep: str | None = None,
-        decimal: str = ".",
+        decimal: str | None = None,
         from_probs: bool = False,
         verify: bool = True,
     ) -> Outputs:
         """Read a .safetensors, .npy or .npz file, or a table: .parquet, .arrow, .csv and others.
 
         Tables are .parquet, .arrow, .feather, .csv, .tsv and .jsonl files; text files may be
-        compressed (.csv.gz). `sep` and `decimal` are the separator (a comma by default, a tab in
-        .tsv files) and the decimal sign of CSV files.
+        compressed (.csv.gz). `sep` and `decimal` are the separator and the decimal sign of CSV
+        files, by default what the file shows.
 
         Several Parquet or Arrow files are one input: a pattern such as "data/*.parquet", or a
         folder. Remote addresses such as "s3://bucket/x.parquet" need the extra `files`.
@@ -500,19 +500,11 @@ def id_array(ids: Any) -> NDArray[np.str_]:
 
 
 def as_multi_hot(
-    labels: Any,
-    n_labels: int,
-    names: Sequence[str] | None,
-    ids: Sequence[str] | None,
+    labels: Any, n_labels: int | None, names: Sequence[str] | None, ids: Sequence[str] | None
 ) -> NDArray[np.uint8]:
     """Return the multi-hot truth; the columns of a data frame are matched by name."""
-    array = read_truth(labels, names, ids) if is_frame(labels) else to_numpy(labels)
-    if array.ndim != 2 or array.shape[1] != n_labels:
-        raise ShapeError(
-            f"labels must be multi-hot, of shape (n_samples, {n_labels}), got {array.shape}."
-        )
-    check_multi_hot(array)
-    return array.astype(np.uint8, copy=False)
+    truth = read_truth(labels, names, ids) if is_frame(labels) else labels
+    return multi_hot(truth, n_labels).astype(np.uint8, copy=False)
 
 
 # --- labels matched by name ----------------------------------------------------------------------

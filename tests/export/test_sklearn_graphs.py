@@ -1,0 +1,125 @@
+"""scikit-learn models become graphs with their detectors, in float64."""
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
+
+import nescio as ns
+from fixtures.export import run
+from nescio.errors import ExportError
+
+pytest.importorskip("skl2onnx")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+
+rng = np.random.default_rng(0)
+LABELS = rng.random((900, 3)) < 0.4
+INPUTS = LABELS @ rng.normal(0, 2, (3, 5)) + rng.normal(size=(900, 5))
+INPUTS[:, 1] = 1e6 + 1e3 * INPUTS[:, 1]  # a column that float32 would round
+TRAIN, HELD_OUT, NEW = slice(400), slice(400, 800), slice(800, 900)
+NAMES = [f"column {number}" for number in range(5)]
+
+
+def by_name():
+    scaled = ColumnTransformer([("scaled", StandardScaler(), NAMES[:2])], remainder="passthrough")
+    return make_pipeline(scaled, MultiOutputClassifier(LogisticRegression()))
+
+
+MODELS = {
+    "linear": lambda: make_pipeline(StandardScaler(), MultiOutputClassifier(LogisticRegression())),
+    "missing values": lambda: make_pipeline(
+        SimpleImputer(), StandardScaler(), OneVsRestClassifier(LinearSVC())
+    ),
+    "columns by name": by_name,
+    "forest": lambda: RandomForestClassifier(10, random_state=0),
+    "forests": lambda: MultiOutputClassifier(RandomForestClassifier(5, random_state=0)),
+    "network": lambda: make_pipeline(
+        StandardScaler(), MLPClassifier((8,), max_iter=20, random_state=0)
+    ),
+    "neighbours": lambda: OneVsRestClassifier(KNeighborsClassifier()),
+}
+
+
+def data(name):
+    inputs = INPUTS.copy()
+    if name == "missing values":
+        inputs[::7, 0] = np.nan
+    return pd.DataFrame(inputs, columns=NAMES) if name == "columns by name" else inputs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_graph_is_the_model_with_its_detector(name, tmp_path):
+    inputs = data(name)
+    model = MODELS[name]().fit(inputs[TRAIN], LABELS[TRAIN])
+    wrapped = ns.wrap(model, label_names=["a", "b", "c"]).fit(inputs[TRAIN], LABELS[TRAIN])
+    wrapped = wrapped.calibrate(inputs[HELD_OUT], self_check=False)
+    assert (wrapped.detector.name, wrapped.runner.layers) == ("combined", ("prepared",))
+    path, expected = tmp_path / "model.onnx", wrapped(inputs[NEW])
+    exported = ns.export_onnx(wrapped, path, samples=inputs[NEW][:20])
+    assert exported.inputs == {"input": ("batch", 5)}
+    rows = np.asarray(inputs[NEW], np.float64)
+    outputs = run(path, input=rows)
+    np.testing.assert_allclose(outputs["probs"], expected.probs, atol=1e-6)
+    np.testing.assert_allclose(outputs["features"], expected.outputs.features, atol=1e-9)
+    assert (outputs["in_distribution"] == expected.in_distribution).all()
+    # The file is served as any other: by its path and the detector.
+    served = ns.wrap(path, detector=wrapped.detector)(rows)
+    assert (served.in_distribution == expected.in_distribution).all()
+    assert served.label_lists() == expected.label_lists()
+
+
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [
+        ("linear", "input"),
+        ("linear", "penultimate"),
+        ("linear", StandardScaler().fit(INPUTS[TRAIN])),
+        ("missing values", ns.TableFeatures().fit(data("missing values")[TRAIN])),
+    ],
+    ids=str,
+)
+def test_a_layer_or_a_transformer_of_ones_own(name, features, tmp_path):
+    inputs, path = data(name), tmp_path / "model.onnx"
+    model = MODELS[name]().fit(inputs[TRAIN], LABELS[TRAIN])
+    wrapped = ns.wrap(model, features=features, detector="knn").fit(inputs[TRAIN])
+    wrapped = wrapped.calibrate(inputs[HELD_OUT], self_check=False)
+    ns.export_onnx(wrapped, path, samples=inputs[NEW])
+    expected = wrapped.outputs(inputs[NEW]).features
+    given = run(path, input=inputs[NEW])["features"]
+    np.testing.assert_allclose(given, expected, rtol=1e-12)
+
+
+def test_what_cannot_become_a_graph_says_what_to_do(tmp_path):
+    def exported(model, inputs, **options):
+        model.fit(inputs[TRAIN], LABELS[TRAIN])
+        wrapped = ns.wrap(model, detector="joint_energy", **options)
+        wrapped = wrapped.calibrate(inputs[HELD_OUT], self_check=False)
+        return ns.export_onnx(wrapped, tmp_path / "model.onnx", samples=inputs[NEW])
+
+    boosted = MultiOutputClassifier(GradientBoostingClassifier(n_estimators=3))
+    for model in (OneVsRestClassifier(SVC()), ClassifierChain(LogisticRegression()), boosted):
+        with pytest.raises(ExportError, match=r"only linear decisions.*output='predict_proba'"):
+            exported(model, INPUTS)
+    with pytest.raises(ExportError, match=r"skl2onnx cannot convert this ClassifierChain: \w"):
+        exported(ClassifierChain(LogisticRegression()), INPUTS, output="predict_proba")
+    texts = np.array([f"word{number % 7} and more" for number in range(900)], object)
+    with pytest.raises(ExportError, match="one matrix of numbers, not words"):
+        exported(make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LinearSVC())), texts)
+    assert not list(tmp_path.iterdir())
+    exported(boosted, INPUTS, output="predict_proba")
+    assert onnxruntime.InferenceSession(tmp_path / "model.onnx")
