@@ -163,22 +163,11 @@ def _sync_directory(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of one input, in the order in which their rows are read.
+    """The files of one input, in the order in which their rows are read."""
 
-    Attributes
-    ----------
-    address : str
-        As the user gave it.
-    paths : tuple of str
-        As the file system knows them, sorted by name; numbers in names count as numbers, so that
-        part-10 comes after part-9.
-    remote : fsspec file system, optional
-        None for local files.
-    """
-
-    address: str
-    paths: tuple[str, ...]
-    remote: Any = None
+    address: str  # as the user gave it
+    paths: tuple[str, ...]  # as the file system knows them, sorted by name
+    remote: Any = None  # their file system of fsspec; None for local files
 
     @property
     def suffix(self) -> str:

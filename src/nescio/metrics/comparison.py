@@ -61,20 +61,11 @@ WORSE = (
 
 @dataclass(frozen=True)
 class Spread:
-    """A measure over seeds or folds; the values are between 0 and 1, its text is in per cent.
-
-    Attributes
-    ----------
-    mean : float
-    deviation : float or None
-        The sample standard deviation; None for one value.
-    n : int
-        The number of values.
-    """
+    """A measure over seeds or folds; the values are between 0 and 1, its text is in per cent."""
 
     mean: float
-    deviation: float | None
-    n: int
+    deviation: float | None  # the sample standard deviation; None for one value
+    n: int  # the number of values
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:

@@ -516,19 +516,9 @@ def match_labels(
     """Return the outputs with the labels `names`, in this order.
 
     Logits, labels and head are matched together; features and other layers have no labels. Other
-    labels of the outputs are ignored with a warning. Other arrays are left out, because it is not
-    known which of their columns belong to labels.
-
-    Parameters
-    ----------
-    outputs : Outputs
-        Outputs that know their label names.
-    names : sequence of str
-        The labels that the detector was made for.
-    reads : sequence of str
-        The arrays that the detector reads. It is an error if one of them would be left out.
-    quiet : bool
-        Whether the warning is left out, because an earlier block has given it.
+    labels of the outputs are ignored with a warning, unless `quiet`, because an earlier block has
+    given it. Other arrays are left out, because it is not known which of their columns belong to
+    labels. It is an error if the detector reads one of them.
     """
     theirs = outputs.label_names or ()
     if theirs == tuple(names):
