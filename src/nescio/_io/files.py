@@ -233,13 +233,7 @@ def _suffix(path: str) -> str:
 
 
 def _natural(path: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts names with their numbers as numbers.
-
-    Examples
-    --------
-    >>> sorted(["part-10", "part-9", "part-09a"], key=_natural)
-    ['part-09a', 'part-9', 'part-10']
-    """
+    """Return a key that sorts names with their numbers as numbers: part-10 after part-9."""
     pieces = re.split(r"(\d+)", path)
     return [(0, int(text), text) if text.isdecimal() else (1, 0, text) for text in pieces if text]
 
@@ -342,13 +336,7 @@ def _cell(value: Any) -> Any:
 
 
 def no_formula(cell: Any) -> Any:
-    """Return a cell of a CSV file; text that a spreadsheet would run as a formula gets a quote.
-
-    Examples
-    --------
-    >>> no_formula("=1+1"), no_formula("-1.5"), no_formula("a=b")
-    ("'=1+1", '-1.5', 'a=b')
-    """
+    """Return a cell of a CSV file; text that a spreadsheet would run as a formula gets a quote."""
     if not isinstance(cell, str) or not cell.startswith(_FORMULA):
         return cell
     try:

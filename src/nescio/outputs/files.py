@@ -358,15 +358,7 @@ def _rows_per_block(row_bytes: float) -> int:
 
 
 def check_outputs_target(path: str | Path) -> None:
-    """Raise unless outputs can be written under this name.
-
-    Examples
-    --------
-    >>> check_outputs_target("val.safetensors")
-    >>> check_outputs_target("val.csv")
-    Traceback (most recent call last):
-    nescio.errors.ParameterError: cannot write val.csv: the name must end in .safetensors.
-    """
+    """Raise unless outputs can be written under this name."""
     if Path(path).suffix.lower() != ".safetensors":
         raise ParameterError(f"cannot write {path}: the name must end in .safetensors.")
 
@@ -377,16 +369,6 @@ def save_in_parts(
     """Write the outputs of consecutive samples as one file.
 
     Parts that are memory-mapped stay on disk: together they may be larger than memory.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from nescio import Outputs
-    >>> part = Outputs(np.zeros((2, 3)))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_in_parts(f"{folder}/all.safetensors", [part, part], {})
-    ...     len(Outputs.load(f"{folder}/all.safetensors"))
-    4
     """
     check_outputs_target(path)
     check_same_arrays(parts)

@@ -450,11 +450,6 @@ def check_label_names(names: Sequence[str], n_labels: int | None = None) -> tupl
     """Return the names as a tuple; raise unless there is one distinct name per label.
 
     Without `n_labels`, their number is not checked.
-
-    Examples
-    --------
-    >>> check_label_names(["cat", "dog"], 2)
-    ('cat', 'dog')
     """
     names = tuple(map(str, checked_list("label_names", names)))
     if n_labels is not None and len(names) != n_labels:
