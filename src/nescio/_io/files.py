@@ -251,10 +251,7 @@ def same_file(a: str | Path, b: str | Path) -> bool:
 
 
 def check_table_target(path: str | Path, *, force: bool) -> Path:
-    """Return the path of a table to write; raise if it cannot be written.
-
-    Call this before a long computation, so that it does not fail at the end.
-    """
+    """Return the path of a table to write; raise, as `check_target` does, if it cannot be."""
     if _REMOTE.match(str(path)):
         raise ParameterError(
             f"cannot write {path}: the output must be a local file. Copy it when it is complete."

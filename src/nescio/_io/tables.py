@@ -34,6 +34,7 @@ from nescio.errors import (
     InputError,
     LabelMismatchError,
     NescioError,
+    counted,
     label_difference,
     listed,
     nearest,
@@ -229,9 +230,9 @@ class Columns:
 def warn_of_ignored(names: Sequence[str], what: str) -> None:
     """Warn of labels or columns that the detector does not read, if there are any."""
     if names:
-        count = f"1 {what}" if len(names) == 1 else f"{len(names):,} {what}s"
         warn(
-            f"ignored {count} that the detector was not made for: {listed(names)}.",
+            f"ignored {counted(len(names), what)} that the detector was not made for: "
+            f"{listed(names)}.",
             IgnoredLabelsWarning,
         )
 

@@ -666,9 +666,8 @@ class Calibration(Result):
         if self.by is None:
             return f"threshold {first.value:.5g}, {promise}, {of}"
         n_groups = len(self.thresholds) - (ALL in self.thresholds)
-        groups = "group" if n_groups == 1 else "groups"
         how = "" if self.by == CUSTOM else f" by {self.by}"
-        return f"{n_groups:,} {groups}{how}, {promise}, {of}"
+        return f"{counted(n_groups, 'group')}{how}, {promise}, {of}"
 
     def chart(self, batch: Batch | None = None) -> Markup:
         """Draw the calibration scores with the thresholds, and the scores of a batch on them."""
