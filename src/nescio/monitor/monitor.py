@@ -22,7 +22,7 @@ from nescio._validation import (
     checked_share,
     checked_whole,
 )
-from nescio.calibration import Calibration, checked_groups
+from nescio.calibration.calibration import Calibration, checked_groups
 from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
