@@ -118,8 +118,14 @@ class Columns:
             (group,) = matching_names([self.group_column], names, "group_column")
         ids = self._id_column(names, index, {*kept, *ignored, group or ""})
         named = set(_several(self.labels or ())) & set(names)
-        own = [name for name in (ids, group) if name is not None]
-        name, n_roles = Counter([*own, *kept, *ignored, *named, ""]).most_common(1)[0]
+        roles = [
+            ids or "",
+            group or "",
+            *ignored,
+            *named,
+            *(name for name in kept if name != group),
+        ]
+        name, n_roles = Counter(filter(None, roles)).most_common(1)[0] if any(roles) else ("", 0)
         if n_roles > 1:
             raise InputError(
                 f"column {name!r} has {n_roles} roles: a column holds ids, groups or a label, is "
@@ -132,7 +138,9 @@ class Columns:
         rest = [schema.field(name) for name in names if name not in taken]
         labels, chosen = self._label_columns(names, rest, taken)
         if self.keep_rest and not kept:
-            other = {ids, group, *labels, *ignored, *filter(_is_unnamed_index, names)}
+            # A column that is named like that of the verdicts becomes it.
+            other = {ids, *labels, *ignored, *filter(_is_unnamed_index, names)}
+            other |= {group} & {GROUP}
             kept = tuple(name for name in names if name not in other)
         if chosen and self.labels is None and self.expected_by == Columns.expected_by:
             warn_of_ignored([name for name in _floats(rest) if name not in labels], "column")

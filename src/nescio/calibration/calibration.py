@@ -466,14 +466,7 @@ class Calibration(Result):
         scores = checked_scores(scores)
         if groups is None:
             return cls({ALL: Threshold.from_scores(scores, tpr=tpr, confidence=confidence)})
-        names = checked_groups(groups, len(scores))
-        if (names == ALL).any():
-            raise InputError(
-                f"a group is named {ALL!r}, which stands for all samples together. Rename it."
-            )
-        if (names == "").any():
-            row = int(np.argmax(names == ""))
-            raise InputError(f"row {row} has no group. Fill in its group, or leave the row out.")
+        names = calibration_groups(groups, len(scores))
         needed = required_samples(tpr, confidence)
         sizes = dict(zip(*np.unique(names, return_counts=True), strict=True))
         small = [str(name) for name, size in sizes.items() if size < needed]
@@ -487,7 +480,7 @@ class Calibration(Result):
             warn(
                 f"too few samples in {counted(len(small), 'group')}: {listed(small)} "
                 f"({guarantee_text(tpr, confidence)} needs {needed:,} in each). The threshold of "
-                "all samples together holds there, so nothing is promised for each group.",
+                "all samples together holds there: nothing is promised for such a group alone.",
                 GroupWarning,
             )
         large = [str(name) for name, size in sizes.items() if size >= needed]
@@ -605,8 +598,8 @@ class Calibration(Result):
             warn(
                 f"no threshold was calibrated for {counted(len(unknown), 'group')}: "
                 f"{listed([name or '(no name)' for name in unknown])}. That of all calibration "
-                "samples together is used, so nothing is promised for each group. Calibrate again "
-                "with samples of these groups.",
+                "samples together is used: nothing is promised for such a group alone. Calibrate "
+                "again with samples of it.",
                 GroupWarning,
             )
             names = np.where(np.isin(names, unknown), ALL, names)
@@ -787,6 +780,19 @@ def group_counts(logits: Array, by: str | None) -> Array:
     if by == LABEL_COUNT:
         return np.asarray((logits > 0).sum(1))
     return np.asarray(np.nan_to_num(logits, nan=-np.inf).argmax(axis=1))
+
+
+def calibration_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
+    """Return the group name of each calibration sample; raise if one is missing or reserved."""
+    names = checked_groups(groups, n_samples)
+    if (names == ALL).any():
+        raise InputError(
+            f"a group is named {ALL!r}, which stands for all samples together. Rename it."
+        )
+    if (names == "").any():
+        row = int(np.argmax(names == ""))
+        raise InputError(f"row {row} has no group. Fill in its group, or leave the row out.")
+    return names
 
 
 def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:

@@ -377,6 +377,8 @@ def describe(
 ) -> str:
     """Describe what was read in one line: rows, labels and the columns that were ignored."""
     shown = "" if names is None else f" ({listed(names, NAMED_LABELS, quoted=False)})"
+    if names is not None and len(names) > NAMED_LABELS:  # a column that is no label is often last
+        shown = f" ({', '.join(names[: NAMED_LABELS - 1])}, ..., {names[-1]})"
     labels = "label" if n_labels == 1 else "labels"
     line = f"{n_rows:,} rows x {n_labels:,} {labels}{shown}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")

@@ -128,7 +128,11 @@ def calibrate(
             "detector has learned from would void the guarantee."
         )
     if by is not None:
-        checked_choice("--by", by, (LABEL_COUNT, TOP_LABEL))
+        if by not in (LABEL_COUNT, TOP_LABEL):
+            raise ParameterError(
+                f"--by must be {LABEL_COUNT!r} or {TOP_LABEL!r}, got {by!r}. For groups in a "
+                "column of the table, pass --group-column."
+            )
         if group_column is not None:
             raise ParameterError("--by and --group-column both name groups. Pass only one of them.")
     detector = None
@@ -245,6 +249,8 @@ def score(
     if output is not None:
         check_table_target(output, force=force)
         refuse_overwriting(output, Path(data), detector)
+    if with_labels and output is None and not as_json:
+        raise ParameterError("--with-labels adds columns to a table: pass -o, or --json.")
     loaded = load_detector(detector, nonfinite=nonfinite)
     columns = replace(
         files.columns(keep=keep, detector=loaded, group_column=group_column),

@@ -33,7 +33,7 @@ from nescio.calibration import (
     benjamini_hochberg,
     required_samples,
 )
-from nescio.calibration.calibration import checked_groups
+from nescio.calibration.calibration import calibration_groups, checked_groups
 from nescio.detectors import inputs
 from nescio.detectors.inputs import Arrays, DetectorInput
 from nescio.detectors.verdicts import Assessment
@@ -253,6 +253,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             whole = data = self._read(X, self.calibrates_from, from_probs=from_probs)
             self._remember(data)
             inputs.check_held_out(self, data)
+            if groups is not None and not isinstance(groups, str):
+                groups = calibration_groups(groups, len(data.arrays))
             if self.learns_from_held_out:
                 data, groups = self._learn_from_half(data, groups)
             scores = self._score_rows(data)

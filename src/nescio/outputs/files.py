@@ -212,7 +212,7 @@ class OutputsStream:
         if columns.group_column is not None:
             kept = dict(whole.kept)
             (name,) = matching_names([columns.group_column], list(kept), "group_column")
-            kept[GROUP] = kept.pop(name)
+            kept[GROUP] = kept[name]
             whole = replace(whole, kept=kept)
         if columns.labels is None:
             return whole
