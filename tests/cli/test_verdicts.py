@@ -74,14 +74,20 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
         code, _, err = nescio("score", "x.nescio", name, *by_camera, "-o", "s.csv", "--force")
         assert code == 0
         assert "warning: no threshold was calibrated for 1 group: '99'" in err
-        scored = pandas.read_csv("s.csv", dtype={"group": str})
-        assert "camera" not in scored  # it is the column group
+        scored = pandas.read_csv("s.csv", dtype={"group": str, "camera": str})
+        assert scored["camera"].tolist() == new["camera"].tolist()
         assert scored["group"].tolist() == expected.groups.tolist()
         assert set(scored["group"]) == {"007", "12", "all"}
         assert scored["in_distribution"].tolist() == expected.in_distribution.tolist()
         assert nescio("explain", "x.nescio", name, *by_camera, "--row", "0")[0] == 0
+    assert succeeds("score", "x.nescio", "val.csv", *by_camera, "--keep", "camera")
     assert "(--group-column)" in fails("score", "x.nescio", "new.csv", "--ignore", "camera")
     assert "Did you mean 'camera'" in fails(*fit, "--group-column", "kamera", "--force")
+    gap = pandas.read_csv("val.csv", dtype={"camera": str})
+    gap.loc[700, "camera"] = None
+    gap.to_csv("gap.csv", index=False)
+    assert "row 700 has no group" in fails("calibrate", "gap.csv", *by_camera, "-o", "y.nescio")
+    assert "pass --group-column" in fails(*fit, "--by", "camera", "--force")
     assert "Pass only one" in fails(*fit, *by_camera, "--by", "top_label", "--force")
     assert succeeds(*fit, "--ignore", "camera", "--by", "top_label", "--force")
     assert "finds them itself" in fails("score", "x.nescio", "new.csv", *by_camera)
