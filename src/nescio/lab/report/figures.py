@@ -27,6 +27,7 @@ from nescio.lab.benchmark.results import Evidence
 from nescio.metrics import auroc
 from nescio.metrics.comparison import Scored
 from nescio.metrics.measures import Ranking
+from nescio.outputs import Outputs
 
 Flags = NDArray[np.bool_]
 
@@ -71,11 +72,13 @@ def scores_of(evidence: Evidence, name: str) -> Scored:
     """Return the scores of a detector; compute a score function that the benchmark did not run."""
     if name in evidence.scores:
         return evidence.scores[name]
-    score = scores.SCORES[name]
-    return Scored(
-        rowwise(score(evidence.id_outputs.logits)),
-        {ood: rowwise(score(outputs.logits)) for ood, outputs in evidence.ood_outputs.items()},
-    )
+
+    def score(outputs: Outputs) -> Values:
+        values = np.asarray(scores.SCORES[name](outputs.logits), np.float64)
+        return np.where(np.isnan(values), -np.inf, values)  # NaN is out-of-distribution
+
+    oods = {ood: score(outputs) for ood, outputs in evidence.ood_outputs.items()}
+    return Scored(score(evidence.id_outputs), oods)
 
 
 def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
@@ -84,12 +87,11 @@ def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
     Of detectors whose AUROC is equal to four decimals, joint energy comes first, then the largest
     logit. An OOD set is left out if no detector has a threshold.
     """
-    names = [name for name in USUAL_PAIR if name in evidence.scores]
-    names += [name for name in evidence.scores if name not in names]
     usable = {
         name: evidence.scores[name]
-        for name in names
-        if find_threshold(evidence.scores[name].id_scores, tpr) is not None
+        for name in dict.fromkeys((*USUAL_PAIR, *evidence.scores))
+        if name in evidence.scores
+        and find_threshold(evidence.scores[name].id_scores, tpr) is not None
     }
     best = {}
     for ood in evidence.ood_outputs if usable else ():
@@ -107,13 +109,6 @@ def find_threshold(id_scores: Values, tpr: float) -> float | None:
     rank = min(math.floor(len(id_scores) * (1 - tpr) + 1e-9), len(id_scores) - 1)
     threshold = float(np.sort(id_scores)[rank])
     return threshold if math.isfinite(threshold) else None
-
-
-def rowwise(values: NDArray[np.floating]) -> Values:
-    """Return scores as float64, with -inf (out-of-distribution) in place of NaN."""
-    return np.nan_to_num(
-        np.asarray(values, dtype=np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf
-    )
 
 
 def label_names(evidence: Evidence) -> tuple[str, ...]:
@@ -191,14 +186,13 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str, pair: Pai
     """Draw the score densities of ID and OOD for every detector; two of them are shown."""
     panels: list[Panel] = []
     for number, (name, scored) in enumerate(evidence.scores.items()):
-        chart = _density_chart(name, scored.id_scores, scored.ood_scores[ood], tpr, css)
+        both = scored.id_scores, scored.ood_scores[ood]
+        chart = _density_chart(name, *both, tpr, css)
         if chart is not None:
-            values = Ranking.from_scores(scored.id_scores, scored.ood_scores[ood]).measures(tpr)
+            values = Ranking.from_scores(*both).measures(tpr)
             fpr, area = 100 * values["fpr"], 100 * values["auroc"]
             note = f"{fpr:.2f} % of OOD let through, AUROC {area:.2f}."
-            both = (scored.id_scores, scored.ood_scores[ood])
-            lost = sum(int(np.isneginf(values).sum()) for values in both)
-            if lost:
+            if lost := np.count_nonzero(np.isneginf(np.concatenate(both))):
                 note += f" {lost:,} inputs with a score of −∞ count as out and are not drawn."
             panels.append(Panel(number, name, chart, note))
     if not panels:

@@ -399,10 +399,7 @@ def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> s
 
 
 def _place(fprs: Mapping[str, Spread], name: str) -> str:
-    return _ordinal(1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values()))
-
-
-def _ordinal(place: int) -> str:
+    place = 1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values())
     special = {1: "st", 2: "nd", 3: "rd"}
     ending = "th" if 10 <= place % 100 <= 20 else special.get(place % 10, "th")
     return f"{place}{ending}"
