@@ -9,7 +9,9 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from nescio._validation import BoolArray
 from nescio.monitor.martingale import Counts, Floats
 
 if TYPE_CHECKING:
@@ -81,23 +83,22 @@ class ControlChart:
         self.open: Counts = np.zeros(len(self._segments), np.int64)  # inputs by group, in the
         self.open_flagged = 0  # open window
 
-    @property
-    def room(self) -> int:
-        """How many inputs the open window still takes; at least 1."""
-        return self.window - int(self.open.sum())
-
-    def add(self, sizes: Counts, flagged: int) -> None:
-        """Add inputs to the open window, counted by group, and close it if it is full."""
-        self.open += sizes
-        self.n_samples += int(sizes.sum())
-        self.open_flagged += flagged
-        self.flagged += flagged
-        full = self.open_window() if self.room == 0 else None
-        if full is not None:
-            self.windows.append(full)
-            self.n_windows += 1
-            self.n_outside += full.outside
-            self.open[:] = self.open_flagged = 0
+    def add(self, codes: NDArray[np.intp], flagged: BoolArray) -> None:
+        """Add inputs by the number of their group, and close each window that becomes full."""
+        while len(codes):
+            room = self.window - int(self.open.sum())
+            n_flagged = int(np.count_nonzero(flagged[:room]))
+            self.open += np.bincount(codes[:room], minlength=len(self.open))
+            self.n_samples += len(codes[:room])
+            self.open_flagged += n_flagged
+            self.flagged += n_flagged
+            full = self.open_window() if len(codes) >= room else None
+            codes, flagged = codes[room:], flagged[room:]
+            if full is not None:
+                self.windows.append(full)
+                self.n_windows += 1
+                self.n_outside += full.outside
+                self.open[:] = self.open_flagged = 0
 
     def open_window(self) -> Window | None:
         """Return the window that is not full yet, or None if it is empty."""

@@ -67,8 +67,10 @@ class Model:
         ]
         self.preprocessing: Preprocessing | None = None  # None if it does not take images
         first, *further = self.inputs.values()
-        if not further and _takes_images(first):
-            self.preprocessing = _preprocessing(first.shape, runner.preprocessing, settings)
+        is_float, shape = np.dtype(first.dtype).kind == "f", first.shape
+        # One input, which may be a batch of RGB images.
+        if not further and is_float and len(shape) == 4 and shape[1] in (3, None):
+            self.preprocessing = _preprocessing(shape, runner.preprocessing, settings)
 
     def describe(self) -> ModelDescription:
         """Return what a client must send."""
@@ -167,12 +169,6 @@ def _described(node: Any) -> ModelInput:
         )
     shape = [size if isinstance(size, int) else None for size in node.shape]
     return ModelInput(node.name, shape, np.dtype(DTYPES[node.type]).name)
-
-
-def _takes_images(entry: ModelInput) -> bool:
-    """Return whether an input may be a batch of RGB images."""
-    is_float = np.dtype(entry.dtype).kind == "f"
-    return len(entry.shape) == 4 and entry.shape[1] in (3, None) and is_float
 
 
 def _typed(array: Array, expected: ModelInput) -> Array:

@@ -5,6 +5,7 @@ The same types decode requests, and `OPERATIONS` is the routing table, so the do
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from http import HTTPStatus
@@ -318,11 +319,6 @@ class Operation(Struct):
         OPERATIONS[self.path] = self
         return respond
 
-    def statuses(self) -> list[int]:
-        """Return the statuses of all errors."""
-        of_bodies = (400, 408, 413, 415, 503) if self.body else ()
-        return sorted({403, 422, 500, *of_bodies, *self.errors} | (set() if self.public else {401}))
-
 
 _MEANINGS = {
     400: "The body cannot be read.",
@@ -340,6 +336,7 @@ _MEANINGS = {
 }
 
 
+@functools.cache
 def make_document() -> bytes:
     """Return the OpenAPI document."""
     types = {
@@ -394,7 +391,9 @@ def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {
         "200": {"description": "OK.", "content": content(operation.answer)}
     }
-    for status in operation.statuses():
+    of_bodies = (400, 408, 413, 415, 503) if operation.body else ()
+    of_tokens = () if operation.public else (401,)
+    for status in sorted({403, 422, 500, *of_bodies, *of_tokens, *operation.errors}):
         responses[str(status)] = {
             "description": f"{HTTPStatus(status).phrase}. {_MEANINGS[status]}",
             "content": content({PROBLEM: Problem}),
