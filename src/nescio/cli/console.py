@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
@@ -427,14 +427,13 @@ def print_rows(
 
 def print_table(
     titles: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
+    rows: Sequence[Sequence[str | Text]],
     *,
     numbers: Sequence[str] = (),
     title: str | None = None,
     caption: str | None = None,
 ) -> None:
     """Print a table; the columns of `numbers` are aligned right."""
-    rows = list(rows)
     table = Table(title=title and plain_text(title), caption=caption)
     widest = max((len(row[0]) for row in rows), default=0)
     for column, name in enumerate(titles):

@@ -118,11 +118,6 @@ def band(segments: tuple[ChartSegment, ...], coverage: float = COVERAGE) -> tupl
     scores gives the long-run share a Beta distribution, so the band allows for chance in the
     calibration data too. Segments have separate calibration data and are independent, so the
     distribution of their sum is a convolution.
-
-    Examples
-    --------
-    >>> band((ChartSegment(500, 50, 50, 1000),))
-    (10, 45)
     """
     tail = (1.0 - coverage) / 2.0
     lowest = _cumulated([(part.n, part.low, part.n_calibration) for part in segments])

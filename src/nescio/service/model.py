@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +20,7 @@ from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
 from nescio.service.requests import LogitsCheck, TooLargeError
 from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Settings
-
-logger = logging.getLogger("nescio.service")
+from nescio.service.traffic import logger
 
 # The most values that go through the model together: 14 images of 224 x 224 pixels, or 2,048 token
 # ids, each of which takes as much work and memory as about a thousand values of an image.

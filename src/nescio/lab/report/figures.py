@@ -57,17 +57,6 @@ class Switch(NamedTuple):
     several: str = ""  # the text of a first option, which shows these panels again
 
 
-def set_legend(evidence: Evidence) -> list[tuple[str, str]]:
-    """Return CSS class and text of each set, for the legend of the label-wise energies."""
-    own = evidence.id_name
-    if evidence.id_outputs.labels is not None:
-        own += ", inputs with the label"
-    return [
-        ("id", own),
-        *((set_style(number), ood) for number, ood in enumerate(evidence.ood_outputs)),
-    ]
-
-
 def scores_of(evidence: Evidence, name: str) -> Scored:
     """Return the scores of a detector; compute a score function that the benchmark did not run."""
     if name in evidence.scores:

@@ -37,7 +37,6 @@ from nescio.lab.report.figures import (
     label_switch,
     roc_figure,
     scores_of,
-    set_legend,
 )
 from nescio.lab.report.verdicts import Chosen, describe_verdicts, false_alarms, flagged
 from nescio.metrics import Evaluation
@@ -309,11 +308,13 @@ def _shared_figures(evidence: Evidence, tpr: float, pair: Pair) -> dict[str, Any
     groups = case_groups(evidence, tpr, pair, best)
     names = dict.fromkeys((*pair, *best.values()))
     flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in names}
+    with_label = "" if evidence.id_outputs.labels is None else ", inputs with the label"
+    oods = [(set_style(number), ood) for number, ood in enumerate(evidence.ood_outputs)]
     return {
         "seed": evidence.seed,
         "outputs": evidence.id_outputs,
         "energies": label_switch(evidence) if usual else None,
-        "energies_legend": set_legend(evidence),
+        "energies_legend": [("id", evidence.id_name + with_label), *oods],
         "alarms": false_alarms(evidence, flags, tpr) if usual else None,
         "pair": pair,
         "cases": groups,
