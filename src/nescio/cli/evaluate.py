@@ -31,7 +31,6 @@ from nescio.cli.console import (
 from nescio.errors import ParameterError, require
 
 if TYPE_CHECKING:
-    from nescio.choosing import Choice
     from nescio.metrics.comparison import Comparison
 
 ID_DATA = Option("--id", help="In-distribution test outputs, not used in training.")
@@ -219,6 +218,7 @@ def choose(
     Example: nescio choose --train train.safetensors --held-out val.safetensors
     """
     from nescio.choosing import choose as choose_detector
+    from nescio.choosing.choice import COLUMNS
     from nescio.outputs.files import read_outputs
 
     corrupted = _named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
@@ -243,12 +243,6 @@ def choose(
     if as_json:
         print_json(choice.as_dict())
         return
-    _print_choice(choice)
-
-
-def _print_choice(choice: Choice) -> None:
-    from nescio.choosing.choice import COLUMNS
-
     print_table(
         COLUMNS,
         [(name + (" *" if name == choice.pick else ""), *row) for name, *row in choice.rows()],

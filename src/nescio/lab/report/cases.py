@@ -7,7 +7,6 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from nescio._charts.svg import BarRow, BarRows, Markup, Values, short
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.lab.benchmark.results import Evidence
 from nescio.lab.report.figures import (
-    USUAL_PAIR,
     Pair,
     find_threshold,
     label_energies,
@@ -38,10 +36,7 @@ _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 
 
 def case_groups(
-    evidence: Evidence,
-    tpr: float,
-    pair: Pair = USUAL_PAIR,
-    best: Mapping[str, str] = MappingProxyType({}),
+    evidence: Evidence, tpr: float, pair: Pair, best: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Return the cases: OOD sets first, then the ID set; the first of the pair right first.
 
