@@ -304,9 +304,8 @@ REFERENCE = [page for page in (DOCS / "reference").glob("*.md") if page.stem != 
 
 # Names that other packages of nescio need, and users do not.
 INTERNAL = {
-    "nescio.calibration": "Scores TIE_TOLERANCE checked_groups group_counts tie_limits",
+    "nescio.calibration": "Scores TIE_TOLERANCE",
     "nescio.checks": "NEEDS_CALIBRATION",
-    "nescio.outputs": "check_label_names check_outputs_target save_in_parts",
 }
 
 

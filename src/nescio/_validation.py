@@ -189,10 +189,6 @@ def check_logits(values: Array) -> None:
       of the rows have their largest value within [-0.1, 0]. Logits of out-of-distribution data may
       all be negative, but then they do not crowd just below 0; those of a network that has learned
       little do, but none is low.
-
-    Examples
-    --------
-    >>> check_logits(np.random.default_rng(0).normal(-2, 3, (100, 5)))  # logits
     """
     if values.size < ENOUGH_VALUES:
         return
@@ -227,13 +223,7 @@ def _share_sure(values: Array) -> float:
 
 
 def checked_scores(scores: Any, name: str = "scores") -> NDArray[np.float64]:
-    """Return scores as a one-dimensional float64 array; raise if there are none or some are NaN.
-
-    Examples
-    --------
-    >>> checked_scores([1, 2])
-    array([1., 2.])
-    """
+    """Return scores as a one-dimensional float64 array; raise if there are none or some are NaN."""
     values = to_float(to_numpy(scores), name).astype(np.float64, copy=False)
     if values.ndim != 1 or not len(values):
         raise ShapeError(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.calibration import group_counts
+from nescio.calibration.calibration import group_counts
 from nescio.errors import (
     DetectorError,
     InputError,

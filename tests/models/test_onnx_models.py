@@ -198,7 +198,7 @@ def test_layers_of_a_file_that_has_only_logits(network, arrays, inputs, constant
     np.testing.assert_allclose(outputs.logits, expected, rtol=1e-4, atol=1e-5)
     assert path.read_bytes() == content
     assert wrapped.runner.output_names == ("logits",)
-    assert wrapped.runner.content_hash() == ns.wrap(path).runner.content_hash()
+    assert wrapped.runner.content_hash() == hashlib.sha256(content).hexdigest()
     # Probabilities come from the same layer.
     add = helper.make_node("Add", ["m", "b2"], ["z"])
     path = network(add, helper.make_node("Sigmoid", ["z"], ["probs"]), outputs=("probs",))

@@ -19,7 +19,7 @@ from nescio.errors import (
     ParameterError,
     ShapeError,
 )
-from nescio.outputs import save_in_parts
+from nescio.outputs.files import save_in_parts
 
 
 def test_what_is_saved_is_loaded(tmp_path, outputs):

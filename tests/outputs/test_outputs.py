@@ -15,8 +15,7 @@ from nescio.errors import (
     ShapeError,
     label_difference,
 )
-from nescio.outputs import Head, check_label_names
-from nescio.outputs.outputs import match_labels
+from nescio.outputs.outputs import Head, check_label_names, match_labels
 
 
 def test_rows_can_be_chosen(outputs):

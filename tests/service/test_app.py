@@ -12,7 +12,7 @@ from fixtures.service import JSON, SAFETENSORS, metrics_of, refused
 from fixtures.serving import NAMES
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.checks import make_outputs
-from nescio.errors import ParameterError
+from nescio.errors import GroupWarning, ParameterError
 from nescio.service import Settings
 
 
@@ -105,6 +105,27 @@ def test_a_detector_by_label_count_says_which_group(client, detector_file, some_
     tensors, metadata = decode_tensors(binary.content, "the answer")
     same(tensors, expected)
     assert [metadata["groups"][index] for index in tensors["group"]] == expected.groups.tolist()
+
+
+def test_requests_name_their_groups(client, detector_file, some_logits):
+    file = detector_file(groups=np.resize(["front", "rear"], 1000))
+    service, logits = client(file), some_logits(3)
+    with pytest.warns(GroupWarning):
+        expected = ns.load(file).assess(logits, groups=["front", "rear", "new"])
+    body = {"logits": logits.tolist()}
+    named = service.post("/v1/score", json=body | {"groups": ["front", "rear", "new"]}).json()
+    assert named["group"] == ["front", "rear", "all"]
+    assert named["p_value"] == expected.p_values.tolist()
+    together = service.post("/v1/score?group=rear&explain=true", json=body).json()
+    assert together["group"] == ["rear"] * 3
+    assert len(together["explanation"]) == 3
+    binary = score(service, encode_tensors({"logits": logits}, {}), SAFETENSORS, group="rear")
+    assert decode_tensors(binary.content, "the answer")[1]["groups"] == ["rear"]
+    refused(service.post("/v1/score", json=body), 422, "?group=NAME")
+    both = body | {"groups": ["rear"] * 3}
+    refused(service.post("/v1/score?group=rear", json=both), 422, "?group=NAME")
+    refused(service.post("/v1/score", json=body | {"groups": ["rear"]}), 422, "group")
+    refused(client().post("/v1/score?group=rear", json=body), 422, "send none")
 
 
 def test_mahalanobis_reads_features_beside_logits_of_its_labels(client, tmp_path):

@@ -35,11 +35,19 @@ def run(folder, *command, **environment):
 
 @pytest.mark.skipif(not PYTHON.exists(), reason="run `make build/openapi-python-client`")
 def test_a_client_in_python(url, tmp_path, monkeypatch, encoded_image):
-    generate = ("generate", "--path", "openapi.json", "--output-path", "tagger", "--meta", "none")
+    generate = (
+        "generate",
+        "--path",
+        "openapi.json",
+        "--output-path",
+        "generated_client",
+        "--meta",
+        "none",
+    )
     paths = os.pathsep.join([str(PYTHON), *sys.path])
     run(tmp_path, sys.executable, "-m", "openapi_python_client", *generate, PYTHONPATH=paths)
     monkeypatch.syspath_prepend(tmp_path)
-    from tagger import AuthenticatedClient
+    from generated_client import AuthenticatedClient
 
     client, stranger = AuthenticatedClient(url, TOKEN), AuthenticatedClient(url, "guess")
     with client, stranger:
@@ -47,9 +55,9 @@ def test_a_client_in_python(url, tmp_path, monkeypatch, encoded_image):
 
 
 def check_python_client(client, stranger, encoded_image):
-    from tagger import models
-    from tagger.api.default import acknowledge, detector, predict, score, traffic
-    from tagger.types import File
+    from generated_client import models
+    from generated_client.api.default import acknowledge, detector, predict, score, traffic
+    from generated_client.types import File
 
     rows = some_logits(3).tolist()
     rows[0][1] = "-inf"

@@ -163,22 +163,11 @@ def _sync_directory(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of one input, in the order in which their rows are read.
+    """The files of one input, in the order in which their rows are read."""
 
-    Attributes
-    ----------
-    address : str
-        As the user gave it.
-    paths : tuple of str
-        As the file system knows them, sorted by name; numbers in names count as numbers, so that
-        part-10 comes after part-9.
-    remote : fsspec file system, optional
-        None for local files.
-    """
-
-    address: str
-    paths: tuple[str, ...]
-    remote: Any = None
+    address: str  # as the user gave it
+    paths: tuple[str, ...]  # as the file system knows them, sorted by name
+    remote: Any = None  # their file system of fsspec; None for local files
 
     @property
     def suffix(self) -> str:
@@ -244,13 +233,7 @@ def _suffix(path: str) -> str:
 
 
 def _natural(path: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts names with their numbers as numbers.
-
-    Examples
-    --------
-    >>> sorted(["part-10", "part-9", "part-09a"], key=_natural)
-    ['part-09a', 'part-9', 'part-10']
-    """
+    """Return a key that sorts names with their numbers as numbers: part-10 after part-9."""
     pieces = re.split(r"(\d+)", path)
     return [(0, int(text), text) if text.isdecimal() else (1, 0, text) for text in pieces if text]
 
@@ -268,10 +251,7 @@ def same_file(a: str | Path, b: str | Path) -> bool:
 
 
 def check_table_target(path: str | Path, *, force: bool) -> Path:
-    """Return the path of a table to write; raise if it cannot be written.
-
-    Call this before a long computation, so that it does not fail at the end.
-    """
+    """Return the path of a table to write; raise, as `check_target` does, if it cannot be."""
     if _REMOTE.match(str(path)):
         raise ParameterError(
             f"cannot write {path}: the output must be a local file. Copy it when it is complete."
@@ -353,13 +333,7 @@ def _cell(value: Any) -> Any:
 
 
 def no_formula(cell: Any) -> Any:
-    """Return a cell of a CSV file; text that a spreadsheet would run as a formula gets a quote.
-
-    Examples
-    --------
-    >>> no_formula("=1+1"), no_formula("-1.5"), no_formula("a=b")
-    ("'=1+1", '-1.5', 'a=b')
-    """
+    """Return a cell of a CSV file; text that a spreadsheet would run as a formula gets a quote."""
     if not isinstance(cell, str) or not cell.startswith(_FORMULA):
         return cell
     try:

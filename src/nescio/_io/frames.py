@@ -55,14 +55,7 @@ def read_truth(
     """Read the multi-hot truth from a data frame.
 
     Its columns are matched by name with the labels, unless none of them has the name of a label.
-
-    Parameters
-    ----------
-    frame : data frame
-    names : sequence of str, optional
-        The names of the labels.
-    ids : sequence of str, optional
-        The ids of the samples. It is an error if the frame has other ids.
+    It is an error if the frame has other ids than the samples.
     """
     table = _arrow_table(frame)
     columns = [name for name in table.column_names if name not in stored_index(table.schema)]

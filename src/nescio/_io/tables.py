@@ -34,6 +34,7 @@ from nescio.errors import (
     InputError,
     LabelMismatchError,
     NescioError,
+    counted,
     label_difference,
     listed,
     nearest,
@@ -75,41 +76,21 @@ class Roles(NamedTuple):
 class Columns:
     """What the caller says about the columns of a table, and how a text file is written.
 
-    Parameters
-    ----------
-    id_column : str, optional
-        The column with the ids.
-    labels, ignore, keep : sequence of str, or str
-        Names of columns or patterns such as "logit_*".
-    expected : sequence of str, optional
-        The label names of a detector or of other data: if the table names its columns, these are
-        its labels.
-    expected_by : str
-        What these label names belong to, for messages.
-    id_required : bool
-        Whether it is an error if there is no column `id_column`, or `group_column`.
-    of_features : bool
-        Whether the columns are features instead of the logits of labels.
-    keep_rest : bool
-        Without `keep`: whether the columns that are neither labels nor ids nor ignored are kept. If
-        so, columns of lists can be kept too.
-    sep, decimal : str, optional
-        The separator and the decimal sign of CSV files, if they are not to be found in the file.
-    group_column : str, optional
-        The column with the groups.
+    `labels`, `ignore` and `keep` are names of columns or patterns such as "logit_*".
     """
 
     id_column: str | None = None
     labels: Sequence[str] | str | None = None
     ignore: Sequence[str] | str = ()
     keep: Sequence[str] | str = ()
+    # The labels of a detector or of other data. If the table names its columns, these are its own.
     expected: Sequence[str] | None = None
-    expected_by: str = "the detector"
-    id_required: bool = True
-    of_features: bool = False
-    keep_rest: bool = False
-    sep: str | None = None
-    decimal: str | None = None
+    expected_by: str = "the detector"  # what these labels belong to, for messages
+    id_required: bool = True  # whether `id_column` and `group_column` must exist
+    of_features: bool = False  # the columns are features instead of the logits of labels
+    keep_rest: bool = False  # without `keep`, keep all other columns; they may hold lists
+    sep: str | None = None  # of a CSV file, if it is not to be found in the file
+    decimal: str | None = None  # the same for the decimal sign
     group_column: str | None = None
 
     def text_columns(self, names: Sequence[str]) -> dict[str, bool]:
@@ -249,9 +230,9 @@ class Columns:
 def warn_of_ignored(names: Sequence[str], what: str) -> None:
     """Warn of labels or columns that the detector does not read, if there are any."""
     if names:
-        count = f"1 {what}" if len(names) == 1 else f"{len(names):,} {what}s"
         warn(
-            f"ignored {count} that the detector was not made for: {listed(names)}.",
+            f"ignored {counted(len(names), what)} that the detector was not made for: "
+            f"{listed(names)}.",
             IgnoredLabelsWarning,
         )
 
@@ -421,13 +402,6 @@ class TableFiles:
 
     All files must have the same columns. A text file is one file, and is read as a whole. `columns`
     says how it is written.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-    n_rows : int
-    row_bytes : float
-        Approximately how many bytes a row of all columns has in memory.
     """
 
     def __init__(self, files: Files, columns: Columns) -> None:
@@ -436,7 +410,7 @@ class TableFiles:
         self._text = read_text(files, columns) if self._kind == "text" else None
         self._rows: list[int] = []
         self._written: dict[str, tuple[int, int]] = {}
-        self.row_bytes = 0.0
+        self.row_bytes = 0.0  # of a row of all columns in memory, approximately
         for path in files.paths:
             with self._opened(path) as part:
                 if not self._rows:

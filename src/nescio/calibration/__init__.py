@@ -13,11 +13,8 @@ from nescio.calibration.calibration import (
     Scores,
     Threshold,
     benjamini_hochberg,
-    checked_groups,
     conformal_rank,
-    group_counts,
     required_samples,
-    tie_limits,
 )
 from nescio.calibration.medians import Medians
 
@@ -33,9 +30,6 @@ __all__ = [
     "Scores",
     "Threshold",
     "benjamini_hochberg",
-    "checked_groups",
     "conformal_rank",
-    "group_counts",
     "required_samples",
-    "tie_limits",
 ]

@@ -63,11 +63,6 @@ def tie_limits(scores: Scores) -> Scores:
     """Return the smallest number that counts as tied with each score; infinities stay.
 
     Ascending scores have ascending limits.
-
-    Examples
-    --------
-    >>> tie_limits(np.array([-np.inf, 2.0, 4.0])) < [0.0, 1.9999999, 3.9999999]
-    array([ True,  True,  True])
     """
     finite = np.isfinite(scores)
     sizes = np.abs(scores[finite])
@@ -322,11 +317,6 @@ class Counter:
     them surprise the processor's branch prediction. Here one multiplication finds the cell of a new
     number, a table says how many numbers lie in lower cells, and three steps for all new numbers at
     once count those in the same cell. The numbers are ascending, without NaN.
-
-    Examples
-    --------
-    >>> Counter(np.array([1.0, 2.0, 2.0, 5.0])).at_or_below(np.array([0.0, 2.0, 9.0]))
-    array([0, 3, 4])
     """
 
     def __init__(self, ordered: Scores) -> None:
@@ -676,9 +666,8 @@ class Calibration(Result):
         if self.by is None:
             return f"threshold {first.value:.5g}, {promise}, {of}"
         n_groups = len(self.thresholds) - (ALL in self.thresholds)
-        groups = "group" if n_groups == 1 else "groups"
         how = "" if self.by == CUSTOM else f" by {self.by}"
-        return f"{n_groups:,} {groups}{how}, {promise}, {of}"
+        return f"{counted(n_groups, 'group')}{how}, {promise}, {of}"
 
     def chart(self, batch: Batch | None = None) -> Markup:
         """Draw the calibration scores with the thresholds, and the scores of a batch on them."""
@@ -794,27 +783,14 @@ def _names_of_counts(names: list[str], edges: tuple[int, ...], counts: Array) ->
 
 
 def group_counts(logits: Array, by: str | None) -> Array:
-    """Return what samples are grouped by: their number of predicted labels, or the likeliest one.
-
-    Examples
-    --------
-    >>> logits = np.array([[2.0, 1.0, -3.0], [-4.0, -2.0, -1.0]])
-    >>> group_counts(logits, "label_count"), group_counts(logits, "top_label")
-    (array([2, 0]), array([0, 2]))
-    """
+    """Return what samples are grouped by: the number of predicted labels, or the likeliest one."""
     if by == LABEL_COUNT:
         return np.asarray((logits > 0).sum(1))
     return np.asarray(np.nan_to_num(logits, nan=-np.inf).argmax(axis=1))
 
 
 def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
-    """Return the group name of each sample, empty if it is missing; raise if the number differs.
-
-    Examples
-    --------
-    >>> checked_groups(["day", "night"], 2).tolist()
-    ['day', 'night']
-    """
+    """Return the group name of each sample, empty if it is missing; raise if the number differs."""
     names = to_numpy(groups)
     if names.shape != (n_samples,):
         raise ShapeError(

@@ -18,7 +18,7 @@ from nescio._validation import checked_choice, checked_share, checked_whole
 from nescio.choosing.folds import Fold, Rows, checked_inputs, label_folds, make_fold
 from nescio.detectors import Detector, JointEnergy
 from nescio.detectors.registry import as_detector
-from nescio.errors import MissingInputError, NescioWarning, ParameterError
+from nescio.errors import MissingInputError, NescioWarning, ParameterError, counted
 from nescio.metrics import mean_average_precision
 from nescio.metrics.comparison import Spread, compare_outputs, obstacle
 from nescio.outputs import Outputs
@@ -246,9 +246,9 @@ class Choice(Result):
         used = sum(fold.used for fold in self.folds)
         far = f" and, for far data, {', '.join(self.baseline.far)}" if self.baseline.far else ""
         return (
-            f"The ranking comes from simulated OOD data: labels left out in {used} "
-            f"{'fold' if used == 1 else 'folds'}{far}. Its numbers compare detectors; they are not "
-            f"the {self.fpr_name} to expect of real OOD data."
+            f"The ranking comes from simulated OOD data: labels left out in {counted(used, 'fold')}"
+            f"{far}. Its numbers compare detectors; they are not the {self.fpr_name} to expect of "
+            "real OOD data."
         )
 
     def notes(self) -> list[str]:

@@ -31,9 +31,9 @@ from nescio.calibration import (
     Medians,
     Scores,
     benjamini_hochberg,
-    checked_groups,
     required_samples,
 )
+from nescio.calibration.calibration import checked_groups
 from nescio.detectors import inputs
 from nescio.detectors.inputs import Arrays, DetectorInput
 from nescio.detectors.verdicts import Assessment

@@ -28,7 +28,7 @@ from nescio._validation import (
     to_float,
     to_numpy,
 )
-from nescio.calibration import checked_groups, group_counts
+from nescio.calibration.calibration import checked_groups, group_counts
 from nescio.errors import (
     ImplausibleValuesWarning,
     InputError,

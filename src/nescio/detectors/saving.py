@@ -18,7 +18,7 @@ from nescio.calibration import Calibration, Medians, Threshold
 from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.registry import DETECTORS
 from nescio.errors import FileFormatError, ParameterError
-from nescio.outputs import check_label_names
+from nescio.outputs.outputs import check_label_names
 
 DetectorT = TypeVar("DetectorT", bound=Detector)
 Tensors = dict[str, Array]

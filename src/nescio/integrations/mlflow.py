@@ -148,7 +148,7 @@ class _Verdicts:
             for name, column in prediction.assessment.columns().items()
             if name not in left_out
         }
-        labels = [[names[label] for label in row.nonzero()[0]] for row in prediction.predicted]
+        labels = [list(map(str, predicted)) for predicted in prediction.label_lists()]
         by_label = [dict(zip(names, map(float, row), strict=True)) for row in probs]
         return pandas.DataFrame({"predicted": labels, "probs": by_label, **columns}, index=index)
 

@@ -33,7 +33,8 @@ from nescio.errors import ExportError, FileError, FileFormatError, ParameterErro
 from nescio.lab.data.corruptions import CORRUPTIONS, corrupted_batches
 from nescio.lab.data.split import BadFile, Indices, Reader, Split, in_batches
 from nescio.models.base import Layers, Runner, make_runner
-from nescio.outputs import Outputs, check_outputs_target, save_in_parts
+from nescio.outputs import Outputs
+from nescio.outputs.files import check_outputs_target, save_in_parts
 
 if TYPE_CHECKING:
     from torch import Tensor

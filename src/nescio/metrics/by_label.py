@@ -270,13 +270,7 @@ def _thirds(counts: Any) -> dict[str, list[int]]:
 
 
 def share(count: int, n: int, confidence: float = 0.95) -> Estimate:
-    """Return a share and its exact interval (Clopper-Pearson).
-
-    Examples
-    --------
-    >>> print(share(5, 100))
-    5.00 [1.64, 11.28]
-    """
+    """Return a share and its exact interval (Clopper-Pearson)."""
     from scipy.special import betaincinv
 
     tail = (1 - confidence) / 2

@@ -25,6 +25,7 @@ from nescio.errors import (
     ParameterError,
     ShapeError,
     TooFewSamplesError,
+    counted,
     error_context,
 )
 from nescio.metrics.by_label import LabelRates, SampleLabels, label_rates, sample_labels
@@ -61,20 +62,11 @@ WORSE = (
 
 @dataclass(frozen=True)
 class Spread:
-    """A measure over seeds or folds; the values are between 0 and 1, its text is in per cent.
-
-    Attributes
-    ----------
-    mean : float
-    deviation : float or None
-        The sample standard deviation; None for one value.
-    n : int
-        The number of values.
-    """
+    """A measure over seeds or folds; the values are between 0 and 1, its text is in per cent."""
 
     mean: float
-    deviation: float | None
-    n: int
+    deviation: float | None  # the sample standard deviation; None for one value
+    n: int  # the number of values
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
@@ -379,11 +371,10 @@ class Comparison(Result):
         notes += [f"{cut(names[0], 32)}: {rates.summary()}"] if rates.suffering else []
         notes += [f"left out: {', '.join(self.skipped)}"] if self.skipped else []
         notes += [f"{name}: a sample of {n:,} rows" for name, n in self.sampled.items()]
-        detectors = "1 detector" if len(names) == 1 else f"{len(names):,} detectors"
         order = ", highest AUROC first" if len(names) > 1 else ""
         n_id = self.results[shown[0]][names[0]].n_id
         return View(
-            f"{detectors} on {n_id:,} ID samples, in per cent{order}",
+            f"{counted(len(names), 'detector')} on {n_id:,} ID samples, in per cent{order}",
             f"OOD samples: {', '.join(f'{n:,} {cut(ood, 24)}' for ood, n in sizes.items())}",
             table,
             charts=lambda: [self._roc_chart(ood, drawn) for ood in shown[:_ROC_CHARTS]],

@@ -551,7 +551,7 @@ def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Value
         labels, scores = outputs.labels, outputs.logits
     truth = multi_hot(labels).astype(bool)
     values = to_float(to_numpy(scores), "scores").astype(np.float64)
-    if truth.ndim != 2 or truth.shape != values.shape:
+    if truth.shape != values.shape:
         raise ShapeError(
             "labels and scores must both have shape (n_samples, n_labels), "
             f"got {truth.shape} and {values.shape}."

@@ -23,8 +23,7 @@ from nescio.explain import ExplainedVerdicts
 from nescio.models.images import Preprocessing
 from nescio.models.inputs import InputBatch, batches_of, n_rows
 from nescio.models.texts import TextTokenizer, Tokens
-from nescio.outputs import Head, check_label_names
-from nescio.outputs.outputs import PENULTIMATE
+from nescio.outputs.outputs import PENULTIMATE, Head, check_label_names
 from nescio.scores import logits_from_probs
 
 POOLED, INPUT, AUTO_LAYER = "pooled", "input", "auto"

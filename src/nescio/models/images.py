@@ -36,16 +36,6 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
     own limit, or than `max_pixels`, is rejected before it is decoded; with `max_pixels`, also one
     with a side of more than 65,535 pixels. Greyscale images of 16 bits, such as X-rays, are scaled
     to 8 bits.
-
-    Examples
-    --------
-    >>> import io
-    >>> import PIL.Image
-    >>> file = io.BytesIO()
-    >>> PIL.Image.new("L", (4, 3)).save(file, "PNG")
-    >>> image = read_image(file.getvalue())
-    >>> image.size, image.mode
-    ((4, 3), 'RGB')
     """
     pil = require("PIL.Image", "torch")
     what = "the image" if isinstance(source, bytes) else f"the image {source!s}"
@@ -90,17 +80,7 @@ def _rgb(image: Image) -> Image:
 
 
 def content_hash(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "1.jpg"
-    ...     _ = path.write_bytes(b"the bytes of an image")
-    ...     content_hash(path)[:8]
-    'c4cb58a7'
-    """
+    """Return the SHA-256 of a file's bytes."""
     try:
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

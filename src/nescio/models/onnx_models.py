@@ -53,22 +53,8 @@ _FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 class OnnxRunner(Runner):
     """Runs an ONNX graph.
 
-    Label names and preprocessing come from the file's metadata if `nescio export` wrote it.
-
-    Parameters
-    ----------
-    model : path
-    features : str or sequence of str, optional
-        The name of an output or of another tensor of the graph, "pooled" or "penultimate" (what the
-        linear layers at the end and the last of them read), or "input". "auto" is the output named
-        features, if there is one, else as for other models. Tensors that are not outputs are added
-        to a copy of the graph in memory.
-    device : {"cpu", "cuda"}, optional
-
-    Attributes
-    ----------
-    path : Path
-    session : InferenceSession
+    Label names and preprocessing come from the file's metadata if `nescio export` wrote it. Layers
+    that are not outputs of the file are added to a copy of the graph in memory.
     """
 
     kind = "onnx"

@@ -42,26 +42,17 @@ class TextTokenizer:
 
     A text that is longer than `max_tokens` is cut off, on the side that the tokenizer says, usually
     at its end; such texts are counted. The others are padded to the longest text of their batch, or
-    to the length that the model takes.
-
-    Parameters
-    ----------
-    tokenizer : transformers tokenizer, tokenizers.Tokenizer, or path
-        It stays unchanged. A path is that of a tokenizer.json file or of a folder with one.
-    names : collection of str
-        The inputs of the model, among `NAMES`.
-    longest, length : int, optional
-        The largest number of tokens that the model can take, and the only one, if it says so.
-        `max_tokens` is the smallest of these and of what the tokenizer says.
+    to the length that the model takes. The tokenizer itself stays unchanged; `wrap` says what it
+    can be.
     """
 
     def __init__(
         self,
         tokenizer: Any,
-        names: Collection[str],
+        names: Collection[str],  # the inputs of the model
         *,
-        longest: int | None = None,
-        length: int | None = None,
+        longest: int | None = None,  # the largest number of tokens that the model can take
+        length: int | None = None,  # the only one
     ) -> None:
         content, own = _content(tokenizer)
         self.names = tuple(name for name in NAMES if name in names)

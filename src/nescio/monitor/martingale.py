@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln
 
-from nescio.calibration import tie_limits
+from nescio.calibration.calibration import tie_limits
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -44,7 +44,7 @@ class Bag:
 
     A rank needs only counts, not scores. Some calibration scores, chosen by rank, cut the line into
     cells: each of these values is a cell, and so is the open interval between two of them. What
-    equals a value up to the tie tolerance (`nescio.calibration.tie_limits`) is in its cell. Within
+    equals a value up to the tie tolerance (`tie_limits`) is in its cell. Within
     a cell every order of its members is equally likely, so the position of a new score among them
     is drawn at random. "Bag" is the usual name in conformal prediction for a set with repetitions.
     """

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nescio._charts.results import Result, View
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, BoolArray, checked_share, checked_whole
-from nescio.calibration import Calibration, checked_groups
+from nescio.calibration.calibration import Calibration, checked_groups
 from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError

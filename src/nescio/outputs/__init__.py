@@ -6,14 +6,7 @@ safetensors file, which is memory-mapped when loaded.
 
 from __future__ import annotations
 
-from nescio.outputs.files import READABLE, check_outputs_target, save_in_parts
-from nescio.outputs.outputs import Head, Outputs, check_label_names
+from nescio.outputs.files import READABLE
+from nescio.outputs.outputs import Head, Outputs
 
-__all__ = [
-    "READABLE",
-    "Head",
-    "Outputs",
-    "check_label_names",
-    "check_outputs_target",
-    "save_in_parts",
-]
+__all__ = ["READABLE", "Head", "Outputs"]

@@ -93,20 +93,11 @@ _NUMPY_ERRORS = (
 
 @dataclass
 class Block:
-    """Consecutive rows of an input.
-
-    Attributes
-    ----------
-    stream : OutputsStream
-    start : int
-        The number of rows before this block.
-    rows : pyarrow.Table or Outputs
-        As they were read.
-    """
+    """Consecutive rows of an input."""
 
     stream: OutputsStream
-    start: int
-    rows: Any
+    start: int  # the number of rows before this block
+    rows: Any  # as they were read: a table of pyarrow, or outputs
 
     @property
     def place(self) -> str:
@@ -169,35 +160,9 @@ class OutputsStream:
     """A model's outputs in files, which may be larger than memory, to read as a whole or in blocks.
 
     Parquet and Arrow files are read block by block, and safetensors and .npy files are mapped into
-    memory. Others are read as a whole.
-
-    Parameters
-    ----------
-    address : str, Path or Files
-        A file, a pattern, a folder of Parquet files, or a remote address.
-    columns : Columns
-        The options for the columns of a table.
-    from_probs : bool, optional
-        Whether the values are probabilities. If None, values that look like probabilities or
-        percentages are rejected.
-    verify : bool
-        Whether the checksum of a .safetensors file is verified, which reads it once more.
-
-    Attributes
-    ----------
-    address : str
-        As the user gave it.
-    n_rows : int
-    block_rows, n_blocks : int
-        The number of rows of each block but the last, and the number of blocks.
-    kept_names : tuple of str
-        The columns that are kept.
-    ignored : list of str
-        The columns that are ignored.
-    has_groups : bool
-        Whether `columns` named the column of the groups.
-    n_labels, label_names
-        Of the first block, once it has been read.
+    memory. Others are read as a whole. If it is not said whether the values are probabilities
+    (`from_probs` is None), those that look like it are rejected. `verify` reads a .safetensors file
+    once more, for its checksum.
     """
 
     def __init__(
@@ -212,7 +177,7 @@ class OutputsStream:
         self.address = files.address
         self.from_probs = from_probs
         self.has_groups = columns.group_column is not None
-        self.n_labels: int | None = None
+        self.n_labels: int | None = None  # of the first block, once it has been read
         self.label_names: tuple[str, ...] | None = None
         self.ignored: list[str] = []
         self._table: TableFiles | None = None
@@ -234,7 +199,7 @@ class OutputsStream:
                     name for name in self._whole.kept if not (self.has_groups and name == GROUP)
                 )
                 self._row_bytes = _row_bytes(self._whole)
-        self.block_rows = _rows_per_block(self._row_bytes)
+        self.block_rows = _rows_per_block(self._row_bytes)  # of each block but the last
         self.n_blocks = math.ceil(self.n_rows / self.block_rows)
 
     def _read_arrays(self, files: Files, columns: Columns, verify: bool) -> Outputs:
@@ -393,15 +358,7 @@ def _rows_per_block(row_bytes: float) -> int:
 
 
 def check_outputs_target(path: str | Path) -> None:
-    """Raise unless outputs can be written under this name.
-
-    Examples
-    --------
-    >>> check_outputs_target("val.safetensors")
-    >>> check_outputs_target("val.csv")
-    Traceback (most recent call last):
-    nescio.errors.ParameterError: cannot write val.csv: the name must end in .safetensors.
-    """
+    """Raise unless outputs can be written under this name."""
     if Path(path).suffix.lower() != ".safetensors":
         raise ParameterError(f"cannot write {path}: the name must end in .safetensors.")
 
@@ -412,16 +369,6 @@ def save_in_parts(
     """Write the outputs of consecutive samples as one file.
 
     Parts that are memory-mapped stay on disk: together they may be larger than memory.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from nescio import Outputs
-    >>> part = Outputs(np.zeros((2, 3)))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_in_parts(f"{folder}/all.safetensors", [part, part], {})
-    ...     len(Outputs.load(f"{folder}/all.safetensors"))
-    4
     """
     check_outputs_target(path)
     check_same_arrays(parts)

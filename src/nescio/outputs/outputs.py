@@ -450,11 +450,6 @@ def check_label_names(names: Sequence[str], n_labels: int | None = None) -> tupl
     """Return the names as a tuple; raise unless there is one distinct name per label.
 
     Without `n_labels`, their number is not checked.
-
-    Examples
-    --------
-    >>> check_label_names(["cat", "dog"], 2)
-    ('cat', 'dog')
     """
     names = tuple(map(str, checked_list("label_names", names)))
     if n_labels is not None and len(names) != n_labels:
@@ -516,19 +511,9 @@ def match_labels(
     """Return the outputs with the labels `names`, in this order.
 
     Logits, labels and head are matched together; features and other layers have no labels. Other
-    labels of the outputs are ignored with a warning. Other arrays are left out, because it is not
-    known which of their columns belong to labels.
-
-    Parameters
-    ----------
-    outputs : Outputs
-        Outputs that know their label names.
-    names : sequence of str
-        The labels that the detector was made for.
-    reads : sequence of str
-        The arrays that the detector reads. It is an error if one of them would be left out.
-    quiet : bool
-        Whether the warning is left out, because an earlier block has given it.
+    labels of the outputs are ignored with a warning, unless `quiet`, because an earlier block has
+    given it. Other arrays are left out, because it is not known which of their columns belong to
+    labels. It is an error if the detector reads one of them.
     """
     theirs = outputs.label_names or ()
     if theirs == tuple(names):

@@ -96,6 +96,7 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     n_bytes = len(body) if kind == api.JSON else len(body) // 16
     how = kind, body, query.from_probs, engine.check_logits
     outputs = await service.coding(n_bytes, decode_outputs, *how)
+    outputs = engine.grouped(outputs, query.group)
     request.result = result = await service.verdicts(engine, outputs)
     if query.explain:
         columns: dict[str, Any] = verdict_columns(result.assessment)
@@ -139,7 +140,7 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     n_values = check_predictions(n_rows(inputs), engine.n_labels or 1)
     n_bytes = sum(array.nbytes for array in inputs.values())
     service.limits.hold(request, n_bytes + _BYTES_PER_VALUE * n_values)
-    outputs = await service.outputs(engine, inputs, request)
+    outputs = engine.grouped(await service.outputs(engine, inputs, request), query.group)
     request.result = result = await service.verdicts(engine, outputs)
     columns |= verdict_columns(result.assessment)
     if query.explain:

@@ -48,6 +48,10 @@ class PredictQuery(Struct, forbid_unknown_fields=True):
         bool,
         Meta(description=f"Add each label's share of the score; at most {MAX_EXPLAINED} rows."),
     ] = False
+    group: Annotated[
+        str | None,
+        Meta(description="The group of all rows, if the detector was calibrated by your groups."),
+    ] = None
 
 
 class ScoreQuery(PredictQuery, forbid_unknown_fields=True):
@@ -77,6 +81,10 @@ class ScoreBody(Struct, forbid_unknown_fields=True):
     logits: list[list[JsonNumber]]
     features: list[list[JsonNumber]] | None = None
     ids: list[str] | None = None
+    groups: Annotated[
+        list[str] | None,
+        Meta(description="The group of each row, if the detector was calibrated by your groups."),
+    ] = None
     label_names: list[str] | None = None
     arrays: dict[str, list[list[JsonNumber]]] | None = None
 
@@ -164,7 +172,7 @@ class Verdicts(Struct, kw_only=True):
     id: list[str] | UnsetType = UNSET
     group: Annotated[
         list[str] | UnsetType,
-        Meta(description="The number of predicted labels, if the detector was calibrated by it."),
+        Meta(description="The group whose threshold was used, if the detector has several."),
     ] = UNSET
     explanation: list[Explanation] | UnsetType = UNSET
 

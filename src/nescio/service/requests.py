@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
+from nescio._io.tables import GROUP
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio._validation import ENOUGH_VALUES, Array, check_logits
 from nescio.detectors.verdicts import Assessment
@@ -305,6 +306,7 @@ def _json_outputs(data: bytes) -> Outputs:
         features=None if body.features is None else _matrix("features", body.features),
         ids=body.ids,
         label_names=body.label_names,
+        kept={} if body.groups is None else {GROUP: np.array(body.groups, dtype=np.str_)},
         arrays={name: _matrix(name, rows) for name, rows in (body.arrays or {}).items()},
     )
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +19,14 @@ import numpy as np
 from starlette.requests import ClientDisconnect
 
 from nescio._io.files import check_target, exclusive
+from nescio._io.tables import GROUP
 from nescio._threads import available_cpus
 from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration
 from nescio.detectors import load
 from nescio.detectors.saving import plain_params
 from nescio.detectors.verdicts import Assessment
-from nescio.errors import InputError, NescioError, ShapeError
+from nescio.errors import GroupWarning, InputError, NescioError, ShapeError, listed
 from nescio.explain import Reason
 from nescio.models.inputs import n_rows
 from nescio.outputs import Outputs
@@ -67,11 +69,8 @@ class Engine:
     def __init__(self, settings: Settings, reloading: bool = False) -> None:
         self.detector = load(settings.detector)
         self.calibration: Calibration = self.detector.calibration_
-        if self.calibration.by == CUSTOM:
-            raise InputError(
-                f"{settings.detector} was calibrated with groups of your own, which the service "
-                "does not know. Calibrate it without groups or by label count."
-            )
+        # The answer says so: the group of such a row is "all".
+        warnings.filterwarnings("ignore", category=GroupWarning)
         self.model = None if settings.model is None else Model(settings, self.detector)
         self.check_logits = LogitsCheck()
         self.label_names = self.detector.label_names_
@@ -118,13 +117,36 @@ class Engine:
             raise ShapeError(
                 f"the detector expects logits of {self.n_labels} labels, got {outputs.n_labels}."
             )
-        return BatchResult(outputs, self.detector.assess(outputs, from_probs=False))
+        groups = outputs.kept.get(GROUP)
+        return BatchResult(outputs, self.detector.assess(outputs, groups=groups, from_probs=False))
+
+    def grouped(self, outputs: Outputs, group: str | None) -> Outputs:
+        """Return outputs with the groups of their rows; raise if they lack them, or have too many.
+
+        `group` is that of all rows; the body may have one for each.
+        """
+        by_row = GROUP in outputs.kept
+        if self.calibration.by != CUSTOM:
+            if group is not None or by_row:
+                raise InputError("the detector was not calibrated by groups of yours: send none.")
+            return outputs
+        if (group is None) != by_row:
+            names = listed(list(self.calibration.thresholds)[:-1])
+            raise InputError(
+                f"the detector was calibrated by group ({names}). Send the group of all rows as "
+                "?group=NAME or, to /v1/score, one per row as groups."
+            )
+        if by_row:
+            return outputs
+        return replace(outputs, kept={GROUP: np.full(len(outputs), group)})
 
     def explain(self, outputs: Outputs) -> list[dict[str, Any]]:
         """Return the reason for each verdict, with the labels that matter most."""
         if len(outputs) > MAX_EXPLAINED:
             raise TooLargeError(f"at most {MAX_EXPLAINED} rows can be explained in one request.")
-        return list(map(_explanation, self.detector.explain(outputs, from_probs=False)))
+        groups = outputs.kept.get(GROUP)
+        reasons = self.detector.explain(outputs, groups=groups, from_probs=False)
+        return list(map(_explanation, reasons))
 
     def _count_labels(self) -> int | None:
         """Return the number of labels, or None if only features were seen."""

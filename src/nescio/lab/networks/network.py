@@ -35,8 +35,7 @@ from nescio.models import Runner
 from nescio.models.base import INPUT, POOLED
 from nescio.models.images import Preprocessing
 from nescio.models.torch_models import Tap, TorchRunner, arrays_of, weights_hash
-from nescio.outputs import check_label_names
-from nescio.outputs.outputs import PENULTIMATE
+from nescio.outputs.outputs import PENULTIMATE, check_label_names
 
 HIDDEN_UNITS = 1000
 IMAGENET = "imagenet"

@@ -25,6 +25,15 @@ export function prepare(described, onError) {
     ? "The model of this service does not take images. See /openapi.json for what it takes."
     : "This service has no model: give it the outputs of yours.";
   byId("logits-hint").textContent = hint();
+  const groups = detector.by === "custom" ? Object.keys(detector.threshold) : [];
+  byId("group").replaceChildren(...groups.map((name) => new Option(name)));
+  show(byId("group-field"), groups.length > 0);
+}
+
+function address(path, explain) {
+  const query = new URLSearchParams(explain ? { explain: true } : {});
+  if (detector.by === "custom") query.set("group", byId("group").value);
+  return `${path}?${query}`;
 }
 
 const readsOnlyLogits = () => detector.scores_from.join() === "logits";
@@ -107,7 +116,7 @@ function scoreLogits() {
   const rows = Array.isArray(body.logits) ? body.logits : [];
   const explain = detector.explains && rows.length <= MOST_EXPLAINED;
   answer(async () => {
-    const found = await ask(`/v1/score${explain ? "?explain=true" : ""}`, {
+    const found = await ask(address("/v1/score", explain), {
       method: "POST",
       body: JSON.stringify(body),
       type: "application/json",
@@ -134,7 +143,7 @@ function predictText() {
     return;
   }
   answer(async () => {
-    const found = await ask(`/v1/predict${detector.explains ? "?explain=true" : ""}`, {
+    const found = await ask(address("/v1/predict", detector.explains), {
       method: "POST",
       body: JSON.stringify({ texts: [text] }),
       type: "application/json",
@@ -146,7 +155,7 @@ function predictText() {
 // --- images ---
 
 async function predictImage(file) {
-  const found = await ask(`/v1/predict${detector.explains ? "?explain=true" : ""}`, {
+  const found = await ask(address("/v1/predict", detector.explains), {
     method: "POST",
     body: file,
     type: file.type || "application/octet-stream",
