@@ -29,7 +29,7 @@ from typer import Argument, Option
 from nescio._io.files import existing_file, same_file, to_json
 from nescio._io.tables import Columns
 from nescio._version import __version__
-from nescio.errors import NescioError, ParameterError, listed
+from nescio.errors import NescioError, ParameterError, counted, listed
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -377,8 +377,7 @@ def describe(
 ) -> str:
     """Describe what was read in one line: rows, labels and the columns that were ignored."""
     shown = "" if names is None else f" ({listed(names, NAMED_LABELS, quoted=False)})"
-    labels = "label" if n_labels == 1 else "labels"
-    line = f"{n_rows:,} rows x {n_labels:,} {labels}{shown}"
+    line = f"{n_rows:,} rows x {counted(n_labels, 'label')}{shown}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 
 

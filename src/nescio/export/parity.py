@@ -259,9 +259,7 @@ def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None)
     that it does.
     """
     n_samples = len(next(iter(feed.values())))
-    bounds = list(range(0, n_samples, rows_at_once or _ROWS_AT_ONCE))
-    if rows_at_once is None:
-        bounds = [0, *range(1, n_samples, _ROWS_AT_ONCE)]
+    bounds = [0, *range(rows_at_once or 1, n_samples, rows_at_once or _ROWS_AT_ONCE)]
     names = [output.name for output in session.get_outputs()]
     parts: dict[str, list[Array]] = {name: [] for name in names}
     for start, end in zip(bounds, [*bounds[1:], n_samples], strict=True):

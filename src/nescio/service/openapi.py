@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -302,8 +302,6 @@ class Problem(Struct):
 OPERATIONS: dict[str, Operation] = {}
 """The operation of each path."""
 
-Respond = TypeVar("Respond", bound=Callable[..., Any])
-
 
 class Operation(Struct):
     """One operation of the API; it decorates the function that answers it.
@@ -321,7 +319,7 @@ class Operation(Struct):
     public: bool = False  # whether it needs no token
     respond: Any = None
 
-    def __call__(self, respond: Respond) -> Respond:
+    def __call__(self, respond: Callable[..., Any]) -> Callable[..., Any]:
         """Make a function the answer to this operation."""
         self.respond = respond
         OPERATIONS[self.path] = self
