@@ -36,7 +36,6 @@ HELD_OUT = "val.safetensors"
 TEST = "test.safetensors"
 UNSEEN = "unseen-digits.safetensors"
 ALL = "all"
-_UNSEEN_SET = "unseen digits"
 
 
 @dataclass(frozen=True)
@@ -189,4 +188,4 @@ def _write(
     write_report(demo.folder / REPORT, lines, evidence, title=title, chosen=chosen, force=force)
     demo.detector.save(demo.folder / DETECTOR, force=force)
     evidence[0].id_outputs.save(demo.folder / TEST, force=force)
-    evidence[0].ood_outputs[_UNSEEN_SET].save(demo.folder / UNSEEN, force=force)
+    evidence[0].ood_outputs["unseen digits"].save(demo.folder / UNSEEN, force=force)

@@ -499,10 +499,7 @@ def make_pipelines(
     runtime: str = AUTO_RUNTIME,
     watch: Watch = unwatched,
 ) -> list[Pipeline]:
-    """Return one pipeline per set and seed; raise if data or network cannot be used.
-
-    The parameters are those of `run_benchmark`.
-    """
+    """Return one pipeline per set and seed; raise if data or network cannot be used."""
     cache = Path(folder) / "cache"
     sets = []
     with watch("reading the data sets", len(spec.sets)) as advance:

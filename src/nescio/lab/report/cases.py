@@ -81,21 +81,19 @@ def _disagreements(
         / len(scored[name].id_scores)
         for name, own in values.items()
     }
-    is_right = {name: (own >= thresholds[name]) == is_id for name, own in values.items()}
+    inside = {name: own >= thresholds[name] for name, own in values.items()}
     groups = []
     first, second, *_ = values
     for other in [name for name in values if name != first]:
         apart = np.abs(ranks[first] - ranks[other])
         shown = {name: own for name, own in values.items() if name in (first, second, other)}
         for right, wrong in ((first, other), (other, first)):
-            rows = np.flatnonzero(is_right[right] & ~is_right[wrong])
+            rows = np.flatnonzero((inside[right] == is_id) & (inside[wrong] != is_id))
             cases = []
             for row in rows[np.argsort(-apart[rows], kind="stable")[:_CASES]].tolist():
                 case = input_case(evidence, set_name, outputs, row, medians)
                 case["verdicts"] = [
-                    input_verdict(
-                        name, own[row], ranks[name][row], bool(own[row] >= thresholds[name]), is_id
-                    )
+                    input_verdict(name, own[row], ranks[name][row], bool(inside[name][row]), is_id)
                     for name, own in shown.items()
                 ]
                 cases.append(case)

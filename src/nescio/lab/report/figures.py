@@ -280,11 +280,8 @@ _NEARLY_ALL = (0.003, 0.997)  # of each set lies within a chart of densities
 
 def visible_range(*sets: Values) -> tuple[float, float] | None:
     """Return the ends of an axis that shows nearly all of each set; None without finite scores."""
-    ends = []
-    for values in sets:
-        finite = values[np.isfinite(values)]
-        if len(finite):
-            ends.append(np.quantile(finite, _NEARLY_ALL))
+    finite = (values[np.isfinite(values)] for values in sets)
+    ends = [np.quantile(values, _NEARLY_ALL) for values in finite if len(values)]
     if not ends:
         return None
     low, high = float(np.min(ends)), float(np.max(ends))
@@ -310,15 +307,11 @@ def density(values: Values, low: float, high: float, n_points: int = 128) -> tup
 
     counts, edges = np.histogram(near, bins=600, range=(low - margin, high + margin))
     step = float(edges[1] - edges[0])
-    # The smoothing is at least as wide as one step of the grid.
-    width = max(_bandwidth(near), float(grid[1] - grid[0])) / step
+    # The bandwidth of Silverman's rule, with a spread that is robust to outliers; the smoothing is
+    # at least as wide as one step of the grid.
+    lower, upper = np.quantile(near, [0.25, 0.75])
+    spread = min(float(np.std(near)), float(upper - lower) / 1.34) or float(np.std(near))
+    width = max(0.9 * spread * len(near) ** -0.2, float(grid[1] - grid[0])) / step
     smooth = gaussian_filter1d(counts / (len(finite) * step), width, mode="constant")
     heights: Values = np.interp(grid, (edges[:-1] + edges[1:]) / 2, smooth)
     return grid, heights
-
-
-def _bandwidth(values: Values) -> float:
-    """Return the bandwidth of Silverman's rule, with a spread that is robust to outliers."""
-    low, high = np.quantile(values, [0.25, 0.75])
-    spread = min(float(np.std(values)), float(high - low) / 1.34) or float(np.std(values))
-    return float(0.9 * spread * len(values) ** -0.2)
