@@ -333,7 +333,7 @@ def report(
         if not folder.is_dir():
             raise ParameterError(f"--images {name}={folder}: the folder {folder} does not exist.")
     own = (id_path, ood_paths, detector, train, held_out, text_column, group_column)
-    chosen = None
+    chosen, how = None, nonfinite or "raise"
     if results is not None and not any(own) and files == DataOptions():
         lines, evidence = from_results(results, roots, recorded_roots=_RECORDED in (images or ()))
     elif results is None and id_path:
@@ -352,11 +352,10 @@ def report(
             chosen = Chosen(f"{detector.stem} ({loaded.name})", loaded)
         else:
             with working("calibrating"):
-                chosen, sets = choose_default(sets, nonfinite or "raise")
+                chosen, sets = choose_default(sets, how)
         given = {"ood": ood_paths, "detector": detector, "train": train, "held_out": held_out}
         paths = {"id": id_path, **{kind: path for kind, path in given.items() if path}}
         chosen = replace(chosen, manifest={"files": paths, "id": dict(sets.id.manifest)})
-        how = nonfinite or "raise"
         detectors = {each: build_detector(each, nonfinite=how) for each in detector_names()}
         with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
             lines, evidence = from_outputs(

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 KEPT_WINDOWS = 1_000
 COVERAGE = 0.9973  # the probability that a window lies within its band: three standard deviations
 
-# --- the flagged share ----------------------------------------------------------------------------
-
 
 class ChartSegment(NamedTuple):
     """The inputs of a window that share a threshold.
@@ -33,11 +31,6 @@ class ChartSegment(NamedTuple):
     low: int  # number of scores below the threshold if several tie with it, otherwise `high`
     high: int  # rank of the threshold
     n_calibration: int  # calibration scores
-
-    @classmethod
-    def of(cls, threshold: Threshold) -> ChartSegment:
-        """Return a segment without inputs for a threshold."""
-        return cls(0, threshold.lowest_rank, threshold.rank, threshold.n_samples)
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,9 @@ class ControlChart:
     """The windows of a stream. Only the latest 1,000 full windows are kept."""
 
     def __init__(self, thresholds: Iterable[Threshold], window: int) -> None:
-        self._segments = [ChartSegment.of(threshold) for threshold in thresholds]
+        self._segments = [
+            ChartSegment(0, group.lowest_rank, group.rank, group.n_samples) for group in thresholds
+        ]
         self.window = window
         self.n_samples = self.flagged = 0  # so far
         self.windows: deque[Window] = deque(maxlen=KEPT_WINDOWS)  # the latest full windows
