@@ -39,7 +39,8 @@ def test_windows_lie_within_the_band_as_often_as_stated(scores):
         rng = np.random.default_rng(seed)
         threshold = ns.Calibration.from_scores(scores(rng, 150), tpr=0.8).thresholds["all"]
         flagged = np.count_nonzero(scores(rng, 100) < threshold.value)
-        low, high = band((ChartSegment.of(threshold)._replace(n=100),), 0.9)
+        ranks = threshold.lowest_rank, threshold.rank
+        low, high = band((ChartSegment(100, *ranks, threshold.n_samples),), 0.9)
         outside += not low <= flagged <= high
     assert not_more_than(outside, 1000, 0.1)
     if scores is continuous:

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
@@ -29,7 +29,7 @@ from typer import Argument, Option
 from nescio._io.files import existing_file, same_file, to_json
 from nescio._io.tables import Columns
 from nescio._version import __version__
-from nescio.errors import NescioError, ParameterError, listed
+from nescio.errors import NescioError, ParameterError, counted, listed
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -379,8 +379,7 @@ def describe(
     shown = "" if names is None else f" ({listed(names, NAMED_LABELS, quoted=False)})"
     if names is not None and len(names) > NAMED_LABELS:  # a column that is no label is often last
         shown = f" ({', '.join(names[: NAMED_LABELS - 1])}, ..., {names[-1]})"
-    labels = "label" if n_labels == 1 else "labels"
-    line = f"{n_rows:,} rows x {n_labels:,} {labels}{shown}"
+    line = f"{n_rows:,} rows x {counted(n_labels, 'label')}{shown}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 
 
@@ -429,14 +428,13 @@ def print_rows(
 
 def print_table(
     titles: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
+    rows: Sequence[Sequence[str | Text]],
     *,
     numbers: Sequence[str] = (),
     title: str | None = None,
     caption: str | None = None,
 ) -> None:
     """Print a table; the columns of `numbers` are aligned right."""
-    rows = list(rows)
     table = Table(title=title and plain_text(title), caption=caption)
     widest = max((len(row[0]) for row in rows), default=0)
     for column, name in enumerate(titles):

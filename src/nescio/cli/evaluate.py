@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +29,9 @@ from nescio.cli.console import (
     stages,
     working,
 )
-from nescio.errors import ParameterError, require
+from nescio.errors import DefaultDetectorWarning, ParameterError, require
 
 if TYPE_CHECKING:
-    from nescio.choosing import Choice
     from nescio.metrics.comparison import Comparison
 
 ID_DATA = Option("--id", help="In-distribution test outputs, not used in training.")
@@ -46,6 +46,7 @@ HeldOut = Annotated[
 Tpr = Annotated[float, "The share of in-distribution samples to keep. The FPR is at this TPR."]
 
 _ALL = "all"
+_DEFAULT = "default"
 _RECORDED = "recorded"
 
 
@@ -58,7 +59,10 @@ def evaluate_detectors(
     files: DataOptions,
     names: Annotated[
         list[str] | None,
-        detectors_option("A detector, such as top_k_joint_energy(k=3), or 'all' (the default)."),
+        detectors_option(
+            "A detector, such as top_k_joint_energy(k=3), the file of a calibrated one, or 'all'. "
+            "If not given: all, and what calibrate chooses by default."
+        ),
     ] = None,
     train: Train = None,
     held_out: HeldOut = None,
@@ -75,12 +79,26 @@ def evaluate_detectors(
 
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
+    from nescio.detectors.combined import default_detector
     from nescio.detectors.registry import build_detector
     from nescio.metrics.comparison import compare
     from nescio.outputs.sets import read_sets
 
-    detectors = {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names)}
+    detectors = {}
+    for name in _expanded(names):
+        if name.endswith(".nescio"):
+            detectors[Path(name).stem] = load_detector(Path(name), nonfinite=nonfinite)
+        else:
+            detectors[name] = build_detector(name, nonfinite=nonfinite)
     sets = read_sets(id_path, ood_paths, train, held_out, **files.reading())
+    default = None
+    if names is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DefaultDetectorWarning)  # all detectors are compared
+            chosen = default_detector(sets.train, sets.held_out, tpr=tpr, nonfinite=nonfinite)
+        default = chosen.detector.text(defaults=False)
+        if default not in detectors:  # a combination with other parts
+            detectors, default = {_DEFAULT: chosen.detector, **detectors}, _DEFAULT
     with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
         comparison = compare(
             sets.id,
@@ -96,7 +114,7 @@ def evaluate_detectors(
     if as_json:
         print_json(comparison.as_dict())
     else:
-        _print_comparison(comparison)
+        _print_comparison(comparison, default if default in comparison.scores else comparison.best)
 
 
 def _expanded(names: list[str] | None) -> list[str]:
@@ -106,8 +124,8 @@ def _expanded(names: list[str] | None) -> list[str]:
     ]
 
 
-def _print_comparison(comparison: Comparison) -> None:
-    """Print a table for each OOD set, the difference of the best two, and what was left out."""
+def _print_comparison(comparison: Comparison, by_label: str) -> None:
+    """Print a table for each OOD set, one detector by label, and what was left out."""
     for ood in comparison.results:
         _print_results(comparison, ood)
         if ood in comparison.notes:
@@ -119,7 +137,7 @@ def _print_comparison(comparison: Comparison) -> None:
                 f"points, DeLong's p = {lead.test.p_value:.2g} (these two were chosen by "
                 "their results, so p is too small)"
             )
-    _print_by_label(comparison, comparison.best)
+    _print_by_label(comparison, by_label)
     say(
         *(
             f"{name}: a random sample of the {n_rows:,} rows was read"
@@ -219,6 +237,7 @@ def choose(
     Example: nescio choose --train train.safetensors --held-out val.safetensors
     """
     from nescio.choosing import choose as choose_detector
+    from nescio.choosing.choice import COLUMNS
     from nescio.outputs.files import read_outputs
 
     corrupted = _named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
@@ -243,12 +262,6 @@ def choose(
     if as_json:
         print_json(choice.as_dict())
         return
-    _print_choice(choice)
-
-
-def _print_choice(choice: Choice) -> None:
-    from nescio.choosing.choice import COLUMNS
-
     print_table(
         COLUMNS,
         [(name + (" *" if name == choice.pick else ""), *row) for name, *row in choice.rows()],
@@ -339,7 +352,7 @@ def report(
         if not folder.is_dir():
             raise ParameterError(f"--images {name}={folder}: the folder {folder} does not exist.")
     own = (id_path, ood_paths, detector, train, held_out, text_column, group_column)
-    chosen = None
+    chosen, how = None, nonfinite or "raise"
     if results is not None and not any(own) and files == DataOptions():
         lines, evidence = from_results(results, roots, recorded_roots=_RECORDED in (images or ()))
     elif results is None and id_path:
@@ -358,11 +371,10 @@ def report(
             chosen = Chosen(f"{detector.stem} ({loaded.name})", loaded)
         else:
             with working("calibrating"):
-                chosen, sets = choose_default(sets, nonfinite or "raise")
+                chosen, sets = choose_default(sets, how)
         given = {"ood": ood_paths, "detector": detector, "train": train, "held_out": held_out}
         paths = {"id": id_path, **{kind: path for kind, path in given.items() if path}}
         chosen = replace(chosen, manifest={"files": paths, "id": dict(sets.id.manifest)})
-        how = nonfinite or "raise"
         detectors = {each: build_detector(each, nonfinite=how) for each in detector_names()}
         with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
             lines, evidence = from_outputs(

@@ -22,7 +22,6 @@ MODEL_HELP = (
     "module:PACKAGE.MODULE:FACTORY for your own torch module"
 )
 Device = Annotated[str, "Where the network runs: auto, cpu, cuda, cuda:1, mps."]
-BatchSize = Annotated[int, Option(min=1, help="Images per batch; use more on a GPU.")]
 Runtime = Annotated[
     str,
     "What runs the network: torch, or onnxruntime with a copy of it on the CPU. The default, auto, "
@@ -59,7 +58,7 @@ class RunOptions:
     """How a network is run on many images."""
 
     device: Device = "auto"
-    batch_size: BatchSize = 16
+    batch_size: Annotated[int, Option(min=1, help="Images per batch; use more on a GPU.")] = 16
     runtime: Runtime = "auto"
 
 

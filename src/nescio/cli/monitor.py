@@ -97,7 +97,7 @@ def monitor(
     if state is not None:
         check_target(state, force=True)
     if plot is not None:
-        from nescio.lab.report.page import check_plot_target
+        from nescio.lab.report.page import check_plot_target, draw_monitor
 
         check_plot_target(plot, force=force)
     columns = {"id_column": id_column, "time_column": time_column}
@@ -113,8 +113,6 @@ def monitor(
         if state is not None:
             watch.save(state, force=True)
     if plot is not None:
-        from nescio.lab.report import draw_monitor
-
         draw_monitor(watch, plot, force=force)
     if as_json:
         content = watch.as_dict()

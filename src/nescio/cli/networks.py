@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from nescio.lab.extraction import Extraction
-    from nescio.lab.settings import TrainSettings
     from nescio.lab.training import Epoch
 
 # --- train ----------------------------------------------------------------------------------------
@@ -105,8 +103,16 @@ def train(
         }
     )
     train_split, val_split = data.load()
-    n_passes = settings.training.epochs + settings.model.freeze
-    with progress_bar("training", n_passes * len(train_split)) as advance:
+    n_epochs = settings.training.epochs
+
+    def print_epoch(done: Epoch) -> None:
+        Console(stderr=True, highlight=False).print(
+            f"epoch {done.epoch:>3} of {n_epochs}: train loss {done.train_loss:.4f}, "
+            f"val loss {done.val_loss:.4f}, mAP {done.val_map:.4f}"
+        )
+
+    n_images = (n_epochs + settings.model.freeze) * len(train_split)
+    with progress_bar("training", n_images) as advance:
         run = run_training(
             settings,
             train_split,
@@ -118,18 +124,10 @@ def train(
             cache=cache,
             runtime=runtime,
             on_images=advance,
-            on_epoch=partial(_print_epoch, settings),
+            on_epoch=print_epoch,
         )
-    best, n_epochs = vars(run.best), len(run.history)
-    facts = {"checkpoint": str(run.checkpoint), "best": best, "epochs": n_epochs}
-    print_facts(facts, as_json=as_json)
-
-
-def _print_epoch(settings: TrainSettings, done: Epoch) -> None:
-    Console(stderr=True, highlight=False).print(
-        f"epoch {done.epoch:>3} of {settings.training.epochs}: train loss {done.train_loss:.4f}, "
-        f"val loss {done.val_loss:.4f}, mAP {done.val_map:.4f}"
-    )
+    facts = {"checkpoint": str(run.checkpoint), "best": vars(run.best)}
+    print_facts(facts | {"epochs": len(run.history)}, as_json=as_json)
 
 
 # --- tune -----------------------------------------------------------------------------------------

@@ -45,9 +45,6 @@ from nescio.models.texts import TOKENIZER_KEY
 from nescio.outputs import Head, Outputs
 from nescio.scores import label_prob, logits_from_probs
 
-THRESHOLD_KEY = "nescio.threshold"
-"""Where the metadata of a file keeps the detector's threshold of each group."""
-
 
 @dataclass(frozen=True)
 class Exported:
@@ -301,7 +298,7 @@ def _metadata(plan: _Plan) -> dict[str, str]:
         "nescio.detector": detector.name or type(detector).__name__,
         "nescio.params": detector.get_params(deep=False),
         "nescio.scores_from": detector.scores_from,
-        THRESHOLD_KEY: calibration.threshold_values,
+        "nescio.threshold": calibration.threshold_values,
         "nescio.tpr": first.tpr,
         "nescio.confidence": first.confidence,
         "nescio.groups": calibration.by,

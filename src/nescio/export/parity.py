@@ -155,16 +155,11 @@ def _random_inputs(runner: Any, input_shape: Sequence[int] | None) -> Any:
             "--samples), or the shape of one input, such as 3,224,224 (input_shape=..., "
             "--input-shape)."
         )
-    return {
-        node.name: _noise(
-            rng,
-            (
-                runner.fixed_batch or _N_RANDOM,
-                *(n if isinstance(n, int) else _OPEN_SIZE for n in (node.shape or [0])[1:]),
-            ),
-        )
-        for node in nodes
-    }
+    rows, noise = runner.fixed_batch or _N_RANDOM, {}
+    for node in nodes:
+        sizes = [n if isinstance(n, int) else _OPEN_SIZE for n in (node.shape or [0])[1:]]
+        noise[node.name] = _noise(rng, (rows, *sizes))
+    return noise
 
 
 def _noise(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -264,9 +259,7 @@ def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None)
     that it does.
     """
     n_samples = len(next(iter(feed.values())))
-    bounds = list(range(0, n_samples, rows_at_once or _ROWS_AT_ONCE))
-    if rows_at_once is None:
-        bounds = [0, *range(1, n_samples, _ROWS_AT_ONCE)]
+    bounds = [0, *range(rows_at_once or 1, n_samples, rows_at_once or _ROWS_AT_ONCE)]
     names = [output.name for output in session.get_outputs()]
     parts: dict[str, list[Array]] = {name: [] for name in names}
     for start, end in zip(bounds, [*bounds[1:], n_samples], strict=True):
@@ -305,13 +298,12 @@ def check_parity(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NescioWarning)
         wanted = judge.assess(expected)
-    pairs: dict[str, tuple[Array, Array]] = {"score": (graph["score"], wanted.scores)}
-    if "logits" in graph:
-        pairs["logits"] = (graph["logits"], expected.logits)
-    if "probs" in graph:
-        pairs["probs"] = (graph["probs"], label_prob(expected.logits))
-    for name, (values, python) in sorted(pairs.items()):
-        worst[name] = max(worst.get(name, 0.0), _largest(name, values, python, tolerance))
+    logits = expected.logits
+    python = {"logits": logits, "probs": label_prob(logits), "score": wanted.scores}
+    for name, values in python.items():
+        if name in graph:
+            largest = _largest(name, graph[name], values, tolerance)
+            worst[name] = max(worst.get(name, 0.0), largest)
     # How far a score may be off: an infinite one not at all.
     margins = tolerance * np.maximum(1.0, np.abs(wanted.scores))
     eps = np.where(np.isfinite(wanted.scores), margins, 0.0)

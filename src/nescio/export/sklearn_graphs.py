@@ -43,11 +43,6 @@ def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[A
     return nodes.graph(input_name, runner.model.n_features_in_, outputs), outputs
 
 
-def _fills_missing(step: Any) -> bool:
-    is_plain = isinstance(step, SimpleImputer) and not step.add_indicator
-    return is_plain and step.missing_values is np.nan
-
-
 class _Nodes:
     """The nodes and constants of a graph that grows by operators and by estimators."""
 
@@ -80,11 +75,12 @@ class _Nodes:
     def after(self, steps: Sequence[Any], tensor: str) -> str:
         """Add the steps of a pipeline; return what they make of a tensor."""
         for step in steps:
+            fills = isinstance(step, SimpleImputer) and not step.add_indicator
             if isinstance(step, Pipeline):
                 tensor = self.after([part for _, part in step.steps], tensor)
             elif isinstance(step, TableFeatures):
                 tensor = self._table_features(step, tensor)
-            elif _fills_missing(step):  # skl2onnx would round to float32
+            elif fills and step.missing_values is np.nan:  # skl2onnx would round to float32
                 filled = step.statistics_.astype(np.float64)
                 tensor = self.add("Where", self.add("IsNaN", tensor), filled, tensor)
             elif step != "passthrough":

@@ -36,33 +36,18 @@ HELD_OUT = "val.safetensors"
 TEST = "test.safetensors"
 UNSEEN = "unseen-digits.safetensors"
 ALL = "all"
-_UNSEEN_SET = "unseen digits"
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The result of `run_demo`.
-
-    Attributes
-    ----------
-    folder : Path
-    run : BenchmarkRun
-    detector : Detector
-        Calibrated on validation scenes of the first network.
-    sentences : tuple of str
-        What was done and found, in words.
-    shown : tuple of str
-        The detectors of the table and of the report.
-    table : Table
-        Their FPR on every OOD set.
-    """
+    """The result of `run_demo`."""
 
     folder: Path
     run: BenchmarkRun
-    detector: Detector
-    sentences: tuple[str, ...]
-    shown: tuple[str, ...]
-    table: Table
+    detector: Detector  # calibrated on validation scenes of the first network
+    sentences: tuple[str, ...]  # what was done and found
+    shown: tuple[str, ...]  # the detectors of the table and of the report
+    table: Table  # their FPR on every OOD set
 
 
 def run_demo(
@@ -76,18 +61,9 @@ def run_demo(
 ) -> Demo:
     """Run the demo; write the report, the calibrated detector and outputs to try it on.
 
-    Parameters
-    ----------
-    folder : path
-        For everything, including the scenes and the networks.
-    seeds : int
-        The number of networks.
-    detectors : sequence of str
-        Detectors to run and show besides those of the short table; "all" shows every one.
-    device, watch
-        As for `run_benchmark`.
-    force : bool
-        Replace the files of an earlier demo; its networks and outputs are used again.
+    `seeds` is the number of networks. `detectors` are run and shown besides those of the short
+    table; "all" shows every one. With `force`, the files of an earlier demo are replaced; its
+    networks and outputs are used again.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -202,18 +178,14 @@ def _write(
     lines = list(demo.run.lines)
     if ALL not in wanted:
         lines = [line for line in lines if line.detector in demo.shown]
-        evidence = [
-            replace(
-                of_network,
-                scores={
-                    name: scored for name, scored in of_network.scores.items() if name in demo.shown
-                },
-            )
-            for of_network in evidence
+        shown = [
+            {name: scored for name, scored in run.scores.items() if name in demo.shown}
+            for run in evidence
         ]
+        evidence = [replace(run, scores=of) for run, of in zip(evidence, shown, strict=True)]
     context, origin = demo.sentences[:2], demo.sentences[2:3]
     chosen = Chosen(demo.detector.text(defaults=False), demo.detector, context, origin)
     write_report(demo.folder / REPORT, lines, evidence, title=title, chosen=chosen, force=force)
     demo.detector.save(demo.folder / DETECTOR, force=force)
     evidence[0].id_outputs.save(demo.folder / TEST, force=force)
-    evidence[0].ood_outputs[_UNSEEN_SET].save(demo.folder / UNSEEN, force=force)
+    evidence[0].ood_outputs["unseen digits"].save(demo.folder / UNSEEN, force=force)

@@ -47,14 +47,9 @@ class Bag:
     equals a value up to the tie tolerance (`tie_limits`) is in its cell. Within
     a cell every order of its members is equally likely, so the position of a new score among them
     is drawn at random. "Bag" is the usual name in conformal prediction for a set with repetitions.
-
-    Parameters
-    ----------
-    scores : array of shape (n_samples,)
-        The calibration scores in ascending order.
     """
 
-    def __init__(self, scores: Floats) -> None:
+    def __init__(self, scores: Floats) -> None:  # of the calibration, in ascending order
         n = len(scores)
         # Cuts are chosen by rank, never by value: ranks that depend on n alone leave the members
         # of a cell exchangeable.

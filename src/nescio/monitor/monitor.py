@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View
 from nescio._io.tensors import FileKind
-from nescio._validation import (
-    Array,
-    BoolArray,
-    checked_share,
-    checked_whole,
-)
+from nescio._validation import Array, BoolArray, checked_share, checked_whole
 from nescio.calibration.calibration import Calibration, checked_groups
 from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.verdicts import Assessment
@@ -199,8 +194,7 @@ class Monitor(Result):
 
         for start in range(0, len(scores), _CHUNK):
             rows = slice(start, start + _CHUNK)
-            flagged = self._bet(scores[rows], codes[rows], place)
-            self._fill_windows(flagged, codes[rows])
+            self.chart.add(codes[rows], self._bet(scores[rows], codes[rows], place))
 
     def _bet(self, scores: Floats, codes: Codes, place: Callable[[int], Place]) -> BoolArray:
         """Let the martingale bet on some inputs; return which of them are flagged."""
@@ -223,14 +217,6 @@ class Monitor(Result):
         self.max_log10_martingale = max(self.max_log10_martingale, float(evidence.max()))
         self.trace.add(self.n_samples, evidence)
         return flagged
-
-    def _fill_windows(self, flagged: BoolArray, codes: Codes) -> None:
-        start = 0
-        while start < len(flagged):
-            rows = slice(start, start + self.chart.room)
-            sizes = np.bincount(codes[rows], minlength=len(self.bags))
-            self.chart.add(sizes, int(np.count_nonzero(flagged[rows])))
-            start = rows.stop
 
     # --- the result ---
 

@@ -9,7 +9,9 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from nescio._validation import BoolArray
 from nescio.monitor.martingale import Counts, Floats
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
 KEPT_WINDOWS = 1_000
 COVERAGE = 0.9973  # the probability that a window lies within its band: three standard deviations
-
-# --- the flagged share ----------------------------------------------------------------------------
 
 
 class ChartSegment(NamedTuple):
@@ -31,11 +31,6 @@ class ChartSegment(NamedTuple):
     low: int  # number of scores below the threshold if several tie with it, otherwise `high`
     high: int  # rank of the threshold
     n_calibration: int  # calibration scores
-
-    @classmethod
-    def of(cls, threshold: Threshold) -> ChartSegment:
-        """Return a segment without inputs for a threshold."""
-        return cls(0, threshold.lowest_rank, threshold.rank, threshold.n_samples)
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,9 @@ class ControlChart:
     """The windows of a stream. Only the latest 1,000 full windows are kept."""
 
     def __init__(self, thresholds: Iterable[Threshold], window: int) -> None:
-        self._segments = [ChartSegment.of(threshold) for threshold in thresholds]
+        self._segments = [
+            ChartSegment(0, group.lowest_rank, group.rank, group.n_samples) for group in thresholds
+        ]
         self.window = window
         self.n_samples = self.flagged = 0  # so far
         self.windows: deque[Window] = deque(maxlen=KEPT_WINDOWS)  # the latest full windows
@@ -81,23 +78,22 @@ class ControlChart:
         self.open: Counts = np.zeros(len(self._segments), np.int64)  # inputs by group, in the
         self.open_flagged = 0  # open window
 
-    @property
-    def room(self) -> int:
-        """How many inputs the open window still takes; at least 1."""
-        return self.window - int(self.open.sum())
-
-    def add(self, sizes: Counts, flagged: int) -> None:
-        """Add inputs to the open window, counted by group, and close it if it is full."""
-        self.open += sizes
-        self.n_samples += int(sizes.sum())
-        self.open_flagged += flagged
-        self.flagged += flagged
-        full = self.open_window() if self.room == 0 else None
-        if full is not None:
-            self.windows.append(full)
-            self.n_windows += 1
-            self.n_outside += full.outside
-            self.open[:] = self.open_flagged = 0
+    def add(self, codes: NDArray[np.intp], flagged: BoolArray) -> None:
+        """Add inputs by the number of their group, and close each window that becomes full."""
+        while len(codes):
+            room = self.window - int(self.open.sum())
+            n_flagged = int(np.count_nonzero(flagged[:room]))
+            self.open += np.bincount(codes[:room], minlength=len(self.open))
+            self.n_samples += len(codes[:room])
+            self.open_flagged += n_flagged
+            self.flagged += n_flagged
+            full = self.open_window() if len(codes) >= room else None
+            codes, flagged = codes[room:], flagged[room:]
+            if full is not None:
+                self.windows.append(full)
+                self.n_windows += 1
+                self.n_outside += full.outside
+                self.open[:] = self.open_flagged = 0
 
     def open_window(self) -> Window | None:
         """Return the window that is not full yet, or None if it is empty."""
@@ -117,11 +113,6 @@ def band(segments: tuple[ChartSegment, ...], coverage: float = COVERAGE) -> tupl
     scores gives the long-run share a Beta distribution, so the band allows for chance in the
     calibration data too. Segments have separate calibration data and are independent, so the
     distribution of their sum is a convolution.
-
-    Examples
-    --------
-    >>> band((ChartSegment(500, 50, 50, 1000),))
-    (10, 45)
     """
     tail = (1.0 - coverage) / 2.0
     lowest = _cumulated([(part.n, part.low, part.n_calibration) for part in segments])

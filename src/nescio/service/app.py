@@ -44,7 +44,7 @@ from nescio.service.requests import (
     encode_verdicts,
     verdict_columns,
 )
-from nescio.service.service import Engine, Service
+from nescio.service.service import Service
 from nescio.service.settings import Settings
 from nescio.service.traffic import logger
 
@@ -166,8 +166,9 @@ async def traffic(service: Service, request: Request, query: api.TrafficQuery) -
 
     Returns the report of the monitor with the share flagged, and charts of recent inputs.
     """
-    arguments = service.engine, service.stopping, query.charts
-    return Answer(await service.in_thread(_traffic_report, *arguments))
+    traffic = service.engine.traffic
+    report = await service.in_thread(traffic.report, service.stopping, query.charts)
+    return Answer(msgspec.json.encode(report))
 
 
 @api.Operation(
@@ -243,17 +244,7 @@ async def openapi(service: Service, request: Request, query: api.NoQuery) -> Ans
 
     Returns the description of the API.
     """
-    return Answer(_document())
-
-
-_document = functools.cache(api.make_document)
-
-
-def _traffic_report(engine: Engine, stopping: bool, width: int | msgspec.UnsetType) -> bytes:
-    report = engine.traffic.report(stopping)
-    if width is not msgspec.UNSET:
-        report.charts = engine.traffic.charts(width)
-    return msgspec.json.encode(report)
+    return Answer(api.make_document())
 
 
 def _inputs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +20,7 @@ from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
 from nescio.service.requests import LogitsCheck, TooLargeError
 from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Settings
-
-logger = logging.getLogger("nescio.service")
+from nescio.service.traffic import logger
 
 # The most values that go through the model together: 14 images of 224 x 224 pixels, or 2,048 token
 # ids, each of which takes as much work and memory as about a thousand values of an image.
@@ -67,8 +65,10 @@ class Model:
         ]
         self.preprocessing: Preprocessing | None = None  # None if it does not take images
         first, *further = self.inputs.values()
-        if not further and _takes_images(first):
-            self.preprocessing = _preprocessing(first.shape, runner.preprocessing, settings)
+        is_float, shape = np.dtype(first.dtype).kind == "f", first.shape
+        # One input, which may be a batch of RGB images.
+        if not further and is_float and len(shape) == 4 and shape[1] in (3, None):
+            self.preprocessing = _preprocessing(shape, runner.preprocessing, settings)
 
     def describe(self) -> ModelDescription:
         """Return what a client must send."""
@@ -167,12 +167,6 @@ def _described(node: Any) -> ModelInput:
         )
     shape = [size if isinstance(size, int) else None for size in node.shape]
     return ModelInput(node.name, shape, np.dtype(DTYPES[node.type]).name)
-
-
-def _takes_images(entry: ModelInput) -> bool:
-    """Return whether an input may be a batch of RGB images."""
-    is_float = np.dtype(entry.dtype).kind == "f"
-    return len(entry.shape) == 4 and entry.shape[1] in (3, None) and is_float
 
 
 def _typed(array: Array, expected: ModelInput) -> Array:

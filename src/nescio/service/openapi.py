@@ -5,10 +5,11 @@ The same types decode requests, and `OPERATIONS` is the routing table, so the do
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -301,8 +302,6 @@ class Problem(Struct):
 OPERATIONS: dict[str, Operation] = {}
 """The operation of each path."""
 
-Respond = TypeVar("Respond", bound=Callable[..., Any])
-
 
 class Operation(Struct):
     """One operation of the API; it decorates the function that answers it.
@@ -320,16 +319,11 @@ class Operation(Struct):
     public: bool = False  # whether it needs no token
     respond: Any = None
 
-    def __call__(self, respond: Respond) -> Respond:
+    def __call__(self, respond: Callable[..., Any]) -> Callable[..., Any]:
         """Make a function the answer to this operation."""
         self.respond = respond
         OPERATIONS[self.path] = self
         return respond
-
-    def statuses(self) -> list[int]:
-        """Return the statuses of all errors."""
-        of_bodies = (400, 408, 413, 415, 503) if self.body else ()
-        return sorted({403, 422, 500, *of_bodies, *self.errors} | (set() if self.public else {401}))
 
 
 _MEANINGS = {
@@ -348,6 +342,7 @@ _MEANINGS = {
 }
 
 
+@functools.cache
 def make_document() -> bytes:
     """Return the OpenAPI document."""
     types = {
@@ -402,7 +397,9 @@ def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {
         "200": {"description": "OK.", "content": content(operation.answer)}
     }
-    for status in operation.statuses():
+    of_bodies = (400, 408, 413, 415, 503) if operation.body else ()
+    of_tokens = () if operation.public else (401,)
+    for status in sorted({403, 422, 500, *of_bodies, *of_tokens, *operation.errors}):
         responses[str(status)] = {
             "description": f"{HTTPStatus(status).phrase}. {_MEANINGS[status]}",
             "content": content({PROBLEM: Problem}),

@@ -25,7 +25,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -152,7 +151,7 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         handlers: dict[int, Any] = {signal.SIGINT: self._on_stop, signal.SIGTERM: self._on_stop}
         if hasattr(signal, "SIGHUP"):
-            handlers[signal.SIGHUP] = self._on_reload
+            handlers[signal.SIGHUP] = lambda *_: self._start(self._reload)
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
@@ -160,15 +159,12 @@ class Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+    def _on_stop(self, *_: object) -> None:
         # The operating system handles a second signal, whatever this process is busy with then.
         for again in (signal.SIGINT, signal.SIGTERM):
             signal.signal(again, signal.SIG_DFL)
         self._service.stopping = True
         self._start(self._drain)
-
-    def _on_reload(self, number: int, frame: FrameType | None) -> None:
-        self._start(self._reload)
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._loop.call_soon_threadsafe(lambda: self._tasks.append(asyncio.ensure_future(work())))

@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -107,11 +108,6 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Noted(NamedTuple):
-    time: float
-    assessment: Assessment
-
-
 class Traffic:
     """What one detector has scored: counts of all rows, the latest scores, and the monitor.
 
@@ -135,7 +131,7 @@ class Traffic:
         self._sum = 0.0
         self._flagged = 0
         self._fired = np.zeros(len(names), dtype=np.int64)
-        self._noted: list[_Noted] = []
+        self._noted: list[tuple[float, Assessment]] = []  # with the times of the answers
         self._n_free = _MOST_FREE
         self._watching = threading.Lock()
         self._recent: deque[tuple[float, float, bool]] = deque(maxlen=_RECENT)
@@ -163,7 +159,7 @@ class Traffic:
                 rows = np.arange(n_kept) * n_rows // n_kept
                 # Of ids and kept columns, other requests may have none: they could not be joined.
                 kept = replace(assessment, ids=None, kept={})[rows]
-                self._noted.append(_Noted(time.time(), kept))
+                self._noted.append((time.time(), kept))
                 self._n_free -= n_kept
 
     def watch(self) -> None:
@@ -174,37 +170,34 @@ class Traffic:
                 self._n_free = min(_MOST_FREE, self._n_free + _FREED)
             if not noted:
                 return
-            assessment = Assessment.concat([note.assessment for note in noted])
+            assessment = Assessment.concat([part for _, part in noted])
             times, texts = [], []
-            for note in noted:
-                text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(note.time))
-                times += [note.time] * len(note.assessment)
-                texts += [text] * len(note.assessment)
+            for seconds, part in noted:
+                text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+                times += [seconds] * len(part)
+                texts += [text] * len(part)
             self.monitor.update(assessment, times=texts)
             self.n_watched += len(assessment)
             p_values, inside = assessment.p_values.tolist(), assessment.in_distribution.tolist()
             self._recent.extend(zip(times, p_values, inside, strict=True))
 
-    def report(self, stopping: bool) -> TrafficReport:
-        """Return what the monitor says."""
+    def report(self, stopping: bool, width: int | UnsetType = UNSET) -> TrafficReport:
+        """Return what the monitor says, with charts if their width is set; none without traffic."""
         self.watch()
         with self._watching:
             monitor = msgspec.convert(self.monitor.as_dict(), MonitorReport)
-            return TrafficReport(self.n_watched, monitor, stopping)
+            charts: list[ChartOf] | UnsetType = UNSET if width is UNSET else []
+            report = TrafficReport(self.n_watched, monitor, stopping, charts)
+            if width is not UNSET and self._recent:
+                figures = [self._recent_p_values(width), *monitor_figures(self.monitor, width)]
+                report.charts = [ChartOf(*map(str, figure)) for figure in figures]
+            return report
 
     def acknowledge(self, note: str) -> dict[str, Any]:
         """Record the alarm as dealt with, and let the monitor start again."""
         self.watch()
         with self._watching:
             return self.monitor.acknowledge(note)
-
-    def charts(self, width: int) -> list[ChartOf]:
-        """Draw recent p-values, and the figures of the monitor; nothing without traffic."""
-        with self._watching:
-            if not self._recent:
-                return []
-            figures = [self._recent_p_values(width), *monitor_figures(self.monitor, width)]
-        return [ChartOf(*map(str, figure)) for figure in figures]
 
     def _recent_p_values(self, width: int) -> Figure:
         """Draw one dot per input in the order of arrival, and a cross if it was flagged."""

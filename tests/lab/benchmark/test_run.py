@@ -19,7 +19,7 @@ from nescio._io.files import locked
 from nescio.errors import BenchmarkError, DatasetError, FileError, NonFiniteError, ParameterError
 from nescio.lab.benchmark import run as runs
 from nescio.lab.benchmark.parallel import unwatched
-from nescio.lab.benchmark.results import BenchmarkRun, run_file
+from nescio.lab.benchmark.results import BenchmarkRun, lines_file
 from nescio.lab.benchmark.run import make_pipelines, run_benchmark
 from nescio.lab.benchmark.spec import parse_benchmark
 from nescio.lab.networks.network import _build_small
@@ -80,7 +80,7 @@ def test_a_second_run_waits_for_the_first(small_spec, small_run, bench_folder, c
 
     held = ExitStack()
     folder, name = bench_folder / "small", small_spec.sets[0].name
-    held.enter_context(locked(run_file(folder, name, small_spec.seeds[0], ".jsonl")))
+    held.enter_context(locked(lines_file(folder, name, small_spec.seeds[0])))
     run_benchmark(small_spec, bench_folder, watch=watch)
     assert stages.count("waiting for another process") == 1
     assert counted == []

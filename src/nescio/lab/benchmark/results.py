@@ -250,7 +250,7 @@ class BenchmarkRun:
         """Return the evidence of each set and seed."""
         evidence = []
         for run in dict.fromkeys((line.id, line.seed) for line in self.lines):
-            path = run_file(self.folder, *run, ".safetensors")
+            path = lines_file(self.folder, *run).with_suffix(".safetensors")
             try:
                 evidence.append(load_evidence(path))
             except FileError as error:
@@ -264,6 +264,6 @@ class BenchmarkRun:
         return evidence
 
 
-def run_file(folder: Path, id_name: str, seed: int, suffix: str) -> Path:
-    """Return the path of the lines (.jsonl) or the evidence (.safetensors) of one network."""
-    return folder / "runs" / f"{file_name(id_name)}-seed-{seed}{suffix}"
+def lines_file(folder: Path, id_name: str, seed: int) -> Path:
+    """Return the file of the lines of one network; its evidence is beside it (.safetensors)."""
+    return folder / "runs" / f"{file_name(id_name)}-seed-{seed}.jsonl"

@@ -41,10 +41,10 @@ from nescio.lab.benchmark.results import (
     Evidence,
     Line,
     comparison_lines,
+    lines_file,
     lines_hash,
     load_evidence,
     read_lines,
-    run_file,
     save_evidence,
     write_lines,
 )
@@ -130,7 +130,7 @@ def _all_lines(pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Wa
             continue
         try:
             if several:
-                lines += read_lines(run_file(folder, pipeline.data.name, pipeline.seed, ".jsonl"))
+                lines += read_lines(lines_file(folder, pipeline.data.name, pipeline.seed))
             else:
                 lines += run_network(pipeline, folder)
         except NescioError as error:
@@ -152,13 +152,13 @@ def _all_lines(pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Wa
 
 def run_network(pipeline: Pipeline, folder: Path) -> list[Line]:
     """Return the lines of one network; two processes never run the same one at once."""
-    lines_file = run_file(folder, pipeline.data.name, pipeline.seed, ".jsonl")
-    with locked(lines_file, lambda: pipeline.stage("waiting for another process", 0)):
-        return _network_lines(pipeline, folder)
+    path = lines_file(folder, pipeline.data.name, pipeline.seed)
+    with locked(path, lambda: pipeline.stage("waiting for another process", 0)):
+        return _network_lines(pipeline, path)
 
 
-def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
-    """Return the lines of one network, from an earlier run if it was the same."""
+def _network_lines(pipeline: Pipeline, path: Path) -> list[Line]:
+    """Return the lines of one network, from an earlier run if it was the same; write new ones."""
     data, spec, seed = pipeline.data, pipeline.spec, pipeline.seed
     checkpoint, training = pipeline.network()
     train = Outputs.load(pipeline.outputs(checkpoint, data.train))
@@ -171,10 +171,10 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
     paths = {
         name: pipeline.outputs(checkpoint, split, tuning, train) for name, split in splits.items()
     }
-    outputs = {name: Outputs.load(path) for name, path in paths.items()}
+    outputs = {name: Outputs.load(file) for name, file in paths.items()}
     roots = {name: split.root.resolve() for name, split in splits.items()}
     manifest = _manifest(pipeline, checkpoint, training, tuning, train, val, outputs)
-    finished = _finished_lines(pipeline, folder, manifest, roots)
+    finished = _finished_lines(pipeline, path, manifest, roots)
     if finished is not None:
         return finished
     id_outputs = outputs.pop(data.name)
@@ -193,24 +193,20 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
     evidence = Evidence(
         data.name, seed, id_outputs, outputs, comparison.scores, roots, lines_hash(lines)
     )
-    save_evidence(run_file(folder, data.name, seed, ".safetensors"), evidence, paths)
-    write_lines(run_file(folder, data.name, seed, ".jsonl"), lines)
+    save_evidence(path.with_suffix(".safetensors"), evidence, paths)
+    write_lines(path, lines)
     return lines
 
 
 def _finished_lines(
-    pipeline: Pipeline, folder: Path, manifest: Mapping[str, Any], roots: Mapping[str, Path]
+    pipeline: Pipeline, path: Path, manifest: Mapping[str, Any], roots: Mapping[str, Path]
 ) -> list[Line] | None:
     """Return the lines of an earlier run if they are for the same detectors, sets and manifest."""
     detectors = pipeline.spec.detectors
     if any(":" in text for text in detectors):
         return None  # the code of a user's own detector may have changed
-    files = (
-        run_file(folder, pipeline.data.name, pipeline.seed, suffix)
-        for suffix in (".jsonl", ".safetensors")
-    )
     try:
-        lines, evidence = read_lines(next(files)), load_evidence(next(files))
+        lines, evidence = read_lines(path), load_evidence(path.with_suffix(".safetensors"))
     except FileError:  # missing, or written by another version
         return None
     wanted = {(ood, text) for ood in pipeline.data.ood for text in detectors}
@@ -503,10 +499,7 @@ def make_pipelines(
     runtime: str = AUTO_RUNTIME,
     watch: Watch = unwatched,
 ) -> list[Pipeline]:
-    """Return one pipeline per set and seed; raise if data or network cannot be used.
-
-    The parameters are those of `run_benchmark`.
-    """
+    """Return one pipeline per set and seed; raise if data or network cannot be used."""
     cache = Path(folder) / "cache"
     sets = []
     with watch("reading the data sets", len(spec.sets)) as advance:

@@ -26,9 +26,6 @@ from nescio.lab.data import parse_address
 from nescio.lab.settings import TrainSettings, TuneSettings, from_toml, read_toml
 from nescio.models.base import layer_names
 
-MEAN_LABELS = "mean_labels"
-"""As the value of k: the mean number of labels per training image, rounded."""
-
 _DATA = "{data}"
 _SUFFIX = ".toml"
 
@@ -168,7 +165,7 @@ class BenchmarkSpec:
 
 def resolve_detector(text: str, *, mean_labels: int) -> Detector:
     """Return a detector by its name in a spec, with k=mean_labels replaced by the number."""
-    return build_detector(re.sub(rf"\bk\s*=\s*{MEAN_LABELS}\b", f"k={mean_labels}", text))
+    return build_detector(re.sub(r"\bk\s*=\s*mean_labels\b", f"k={mean_labels}", text))
 
 
 def shipped_specs() -> dict[str, str]:
@@ -196,10 +193,9 @@ def load_spec(name_or_path: str | Path, *, protocol: str | None = None) -> Bench
 def parse_benchmark(
     name: str, text: str, *, source: str = "", protocol: str | None = None
 ) -> BenchmarkSpec:
-    """Return a spec from the text of its file.
+    """Return a spec from the text of a file, which is named `source` in errors.
 
-    `source` names the file in errors, and `protocol` replaces the one in the text. With a protocol
-    other than the paper's, it is part of the spec's name, and so of the folder of the results.
+    A protocol other than the paper's is part of the spec's name, and so of the results' folder.
     """
     prepare = partial(with_protocol, protocol=protocol)
     spec = from_toml(BenchmarkSpec, text, source or name, prepare=prepare, name=name)

@@ -7,7 +7,6 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from nescio._charts.svg import BarRow, BarRows, Markup, Values, short
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.lab.benchmark.results import Evidence
 from nescio.lab.report.figures import (
-    USUAL_PAIR,
     Pair,
     find_threshold,
     label_energies,
@@ -38,10 +36,7 @@ _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 
 
 def case_groups(
-    evidence: Evidence,
-    tpr: float,
-    pair: Pair = USUAL_PAIR,
-    best: Mapping[str, str] = MappingProxyType({}),
+    evidence: Evidence, tpr: float, pair: Pair, best: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Return the cases: OOD sets first, then the ID set; the first of the pair right first.
 
@@ -86,21 +81,19 @@ def _disagreements(
         / len(scored[name].id_scores)
         for name, own in values.items()
     }
-    is_right = {name: (own >= thresholds[name]) == is_id for name, own in values.items()}
+    inside = {name: own >= thresholds[name] for name, own in values.items()}
     groups = []
     first, second, *_ = values
     for other in [name for name in values if name != first]:
         apart = np.abs(ranks[first] - ranks[other])
         shown = {name: own for name, own in values.items() if name in (first, second, other)}
         for right, wrong in ((first, other), (other, first)):
-            rows = np.flatnonzero(is_right[right] & ~is_right[wrong])
+            rows = np.flatnonzero((inside[right] == is_id) & (inside[wrong] != is_id))
             cases = []
             for row in rows[np.argsort(-apart[rows], kind="stable")[:_CASES]].tolist():
                 case = input_case(evidence, set_name, outputs, row, medians)
                 case["verdicts"] = [
-                    input_verdict(
-                        name, own[row], ranks[name][row], bool(own[row] >= thresholds[name]), is_id
-                    )
+                    input_verdict(name, own[row], ranks[name][row], bool(inside[name][row]), is_id)
                     for name, own in shown.items()
                 ]
                 cases.append(case)
@@ -131,11 +124,7 @@ def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> 
 
 
 def input_case(
-    evidence: Evidence,
-    set_name: str,
-    outputs: Outputs,
-    row: int,
-    medians: Values | None = None,
+    evidence: Evidence, set_name: str, outputs: Outputs, row: int, medians: Values | None = None
 ) -> dict[str, Any]:
     """Return one input: its name, its picture (a data URI, or empty) or text, labels and energies.
 
@@ -176,26 +165,16 @@ def input_verdict(
     detector: str, score: float, p_value: float, inside: bool, is_id: bool | None
 ) -> dict[str, Any]:
     """Return what a detector says about one input, and whether this is right, if it is known."""
+    strange = f"as strange as 1 in {round(1 / p_value):,}" if p_value > 0 else "stranger than all"
+    if p_value >= 0.1:
+        strange = f"{100 * p_value:.0f} in 100 are as strange"
     return {
         "detector": detector,
-        "strange": how_strange(p_value),
+        "strange": strange,
         "score": short(score),
         "inside": inside,
         "right": None if is_id is None else inside == is_id,
     }
-
-
-def how_strange(p_value: float) -> str:
-    """Say in words how often an ordinary input has such a low score.
-
-    Examples
-    --------
-    >>> how_strange(0.001), how_strange(0.25)
-    ('as strange as 1 in 1,000', '25 in 100 are as strange')
-    """
-    if p_value >= 0.1:
-        return f"{100 * p_value:.0f} in 100 are as strange"
-    return f"as strange as 1 in {round(1 / p_value):,}" if p_value > 0 else "stranger than all"
 
 
 def _picture(root: Path, name: str) -> str:
@@ -249,19 +228,10 @@ def energy_bars(names: Sequence[str], energies: Values, medians: Values) -> Mark
 def _bar(name: str, energy: float, share: float, median: float | None) -> BarRow:
     usual = "" if median is None else f"; median over ID {median:.3g}"
     tip = f"{name}: {energy:.3g}, {100 * share:.3g} % of the joint energy{usual}"
-    text = f"{_amount(energy)} · {_percent(share)}"
-    return BarRow(name, energy, text, tip, "others" if median is None else "joint", median)
-
-
-def _amount(energy: float) -> str:
-    """Write an energy with few characters."""
-    if 0 < energy < 0.001:
-        return "<0.001"
-    return f"{energy:.0f}" if 100 <= energy < 100_000 else f"{energy:.2g}"
-
-
-def _percent(share: float) -> str:
-    """Write a whole number; a share that is almost 0 or 1 is not written as 0 or 100 %."""
-    if 0 < share < 0.005:
-        return "<1 %"
-    return ">99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
+    amount = f"{energy:.0f}" if 100 <= energy < 100_000 else f"{energy:.2g}"
+    percent = ">99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
+    # What is almost 0 is not written as 0.
+    amount = "<0.001" if 0 < energy < 0.001 else amount
+    percent = "<1 %" if 0 < share < 0.005 else percent
+    css = "others" if median is None else "joint"
+    return BarRow(name, energy, f"{amount} · {percent}", tip, css, median)

@@ -27,6 +27,7 @@ from nescio.lab.benchmark.results import Evidence
 from nescio.metrics import auroc
 from nescio.metrics.comparison import Scored
 from nescio.metrics.measures import Ranking
+from nescio.outputs import Outputs
 
 Flags = NDArray[np.bool_]
 
@@ -56,26 +57,17 @@ class Switch(NamedTuple):
     several: str = ""  # the text of a first option, which shows these panels again
 
 
-def set_legend(evidence: Evidence) -> list[tuple[str, str]]:
-    """Return CSS class and text of each set, for the legend of the label-wise energies."""
-    own = evidence.id_name
-    if evidence.id_outputs.labels is not None:
-        own += ", inputs with the label"
-    return [
-        ("id", own),
-        *((set_style(number), ood) for number, ood in enumerate(evidence.ood_outputs)),
-    ]
-
-
 def scores_of(evidence: Evidence, name: str) -> Scored:
     """Return the scores of a detector; compute a score function that the benchmark did not run."""
     if name in evidence.scores:
         return evidence.scores[name]
-    score = scores.SCORES[name]
-    return Scored(
-        rowwise(score(evidence.id_outputs.logits)),
-        {ood: rowwise(score(outputs.logits)) for ood, outputs in evidence.ood_outputs.items()},
-    )
+
+    def score(outputs: Outputs) -> Values:
+        values = np.asarray(scores.SCORES[name](outputs.logits), np.float64)
+        return np.where(np.isnan(values), -np.inf, values)  # NaN is out-of-distribution
+
+    oods = {ood: score(outputs) for ood, outputs in evidence.ood_outputs.items()}
+    return Scored(score(evidence.id_outputs), oods)
 
 
 def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
@@ -84,12 +76,11 @@ def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
     Of detectors whose AUROC is equal to four decimals, joint energy comes first, then the largest
     logit. An OOD set is left out if no detector has a threshold.
     """
-    names = [name for name in USUAL_PAIR if name in evidence.scores]
-    names += [name for name in evidence.scores if name not in names]
     usable = {
         name: evidence.scores[name]
-        for name in names
-        if find_threshold(evidence.scores[name].id_scores, tpr) is not None
+        for name in dict.fromkeys((*USUAL_PAIR, *evidence.scores))
+        if name in evidence.scores
+        and find_threshold(evidence.scores[name].id_scores, tpr) is not None
     }
     best = {}
     for ood in evidence.ood_outputs if usable else ():
@@ -107,13 +98,6 @@ def find_threshold(id_scores: Values, tpr: float) -> float | None:
     rank = min(math.floor(len(id_scores) * (1 - tpr) + 1e-9), len(id_scores) - 1)
     threshold = float(np.sort(id_scores)[rank])
     return threshold if math.isfinite(threshold) else None
-
-
-def rowwise(values: NDArray[np.floating]) -> Values:
-    """Return scores as float64, with -inf (out-of-distribution) in place of NaN."""
-    return np.nan_to_num(
-        np.asarray(values, dtype=np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf
-    )
 
 
 def label_names(evidence: Evidence) -> tuple[str, ...]:
@@ -191,14 +175,13 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str, pair: Pai
     """Draw the score densities of ID and OOD for every detector; two of them are shown."""
     panels: list[Panel] = []
     for number, (name, scored) in enumerate(evidence.scores.items()):
-        chart = _density_chart(name, scored.id_scores, scored.ood_scores[ood], tpr, css)
+        both = scored.id_scores, scored.ood_scores[ood]
+        chart = _density_chart(name, *both, tpr, css)
         if chart is not None:
-            values = Ranking.from_scores(scored.id_scores, scored.ood_scores[ood]).measures(tpr)
+            values = Ranking.from_scores(*both).measures(tpr)
             fpr, area = 100 * values["fpr"], 100 * values["auroc"]
             note = f"{fpr:.2f} % of OOD let through, AUROC {area:.2f}."
-            both = (scored.id_scores, scored.ood_scores[ood])
-            lost = sum(int(np.isneginf(values).sum()) for values in both)
-            if lost:
+            if lost := np.count_nonzero(np.isneginf(np.concatenate(both))):
                 note += f" {lost:,} inputs with a score of −∞ count as out and are not drawn."
             panels.append(Panel(number, name, chart, note))
     if not panels:
@@ -297,11 +280,8 @@ _NEARLY_ALL = (0.003, 0.997)  # of each set lies within a chart of densities
 
 def visible_range(*sets: Values) -> tuple[float, float] | None:
     """Return the ends of an axis that shows nearly all of each set; None without finite scores."""
-    ends = []
-    for values in sets:
-        finite = values[np.isfinite(values)]
-        if len(finite):
-            ends.append(np.quantile(finite, _NEARLY_ALL))
+    finite = (values[np.isfinite(values)] for values in sets)
+    ends = [np.quantile(values, _NEARLY_ALL) for values in finite if len(values)]
     if not ends:
         return None
     low, high = float(np.min(ends)), float(np.max(ends))
@@ -327,15 +307,11 @@ def density(values: Values, low: float, high: float, n_points: int = 128) -> tup
 
     counts, edges = np.histogram(near, bins=600, range=(low - margin, high + margin))
     step = float(edges[1] - edges[0])
-    # The smoothing is at least as wide as one step of the grid.
-    width = max(_bandwidth(near), float(grid[1] - grid[0])) / step
+    # The bandwidth of Silverman's rule, with a spread that is robust to outliers; the smoothing is
+    # at least as wide as one step of the grid.
+    lower, upper = np.quantile(near, [0.25, 0.75])
+    spread = min(float(np.std(near)), float(upper - lower) / 1.34) or float(np.std(near))
+    width = max(0.9 * spread * len(near) ** -0.2, float(grid[1] - grid[0])) / step
     smooth = gaussian_filter1d(counts / (len(finite) * step), width, mode="constant")
     heights: Values = np.interp(grid, (edges[:-1] + edges[1:]) / 2, smooth)
     return grid, heights
-
-
-def _bandwidth(values: Values) -> float:
-    """Return the bandwidth of Silverman's rule, with a spread that is robust to outliers."""
-    low, high = np.quantile(values, [0.25, 0.75])
-    spread = min(float(np.std(values)), float(high - low) / 1.34) or float(np.std(values))
-    return float(0.9 * spread * len(values) ** -0.2)

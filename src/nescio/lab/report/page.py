@@ -37,7 +37,6 @@ from nescio.lab.report.figures import (
     label_switch,
     roc_figure,
     scores_of,
-    set_legend,
 )
 from nescio.lab.report.verdicts import Chosen, describe_verdicts, false_alarms, flagged
 from nescio.metrics import Evaluation
@@ -169,14 +168,22 @@ def build_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # The figures show the first seed of each ID set: the last one here.
+    runs = sorted(evidence, key=lambda run: -run.seed)
+    first = {run.id_name: run for run in runs if run.scores and run.ood_outputs}
+    names = list(dict.fromkeys(line.id for line in lines))
+    pair = chosen.pair if chosen else USUAL_PAIR
     script = resource("script.js")
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     page: str = environment.get_template("page.html.j2").render(
         title=title,
         verdicts=chosen and describe_verdicts(chosen, evidence[0]),
         facts=chosen and dict(_flat(chosen.manifest, "")),
-        joint_rocs=_joint_rocs(lines, evidence),
-        chapters=_chapters(lines, evidence, chosen.pair if chosen else USUAL_PAIR),
+        joint_rocs=joint_roc_figures([first[n] for n in names if n in first], _tpr(lines)),
+        chapters=[
+            _chapter(f"id{n}", [line for line in lines if line.id == name], first.get(name), pair)
+            for n, name in enumerate(names)
+        ],
         manifests=_manifests(lines),
         version=__version__,
         style=Markup(chart_style() + resource("style.css")),
@@ -201,16 +208,6 @@ def write_report(
     page = build_report(lines, evidence, title=title, chosen=chosen)
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, "utf-8")
-
-
-def _joint_rocs(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
-    """Return the figures of joint energy on all ID sets together, of the first seed of each."""
-    first: dict[str, Evidence] = {}
-    for run in sorted(evidence, key=lambda run: run.seed):
-        if run.ood_outputs:
-            first.setdefault(run.id_name, run)
-    order = dict.fromkeys(line.id for line in lines if line.id in first)
-    return joint_roc_figures([first[name] for name in order], _tpr(lines))
 
 
 def _tpr(lines: Sequence[Line]) -> float:
@@ -245,24 +242,11 @@ def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 # --- chapters -------------------------------------------------------------------------------------
 
 
-def _chapters(
-    lines: Sequence[Line], evidence: Sequence[Evidence], pair: Pair
-) -> list[dict[str, Any]]:
-    """Return one chapter per ID set, in order of appearance."""
-    chapters = []
-    for number, id_name in enumerate(dict.fromkeys(line.id for line in lines)):
-        own = [line for line in lines if line.id == id_name]
-        seeds = sorted((run for run in evidence if run.id_name == id_name), key=lambda e: e.seed)
-        chapters.append(_chapter(f"id{number}", own, seeds, pair))
-    return chapters
-
-
 def _chapter(
-    anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence], pair: Pair
+    anchor: str, lines: Sequence[Line], first: Evidence | None, pair: Pair
 ) -> dict[str, Any]:
     """Return one ID set: a section per OOD set, and the figures that these share."""
     tpr, id_name = _tpr(lines), lines[0].id
-    first = next((run for run in evidence if run.scores and run.ood_outputs), None)
     summary = summarise(lines)
     sections = []
     for number, ood in enumerate(dict.fromkeys(line.ood for line in lines)):
@@ -309,11 +293,13 @@ def _shared_figures(evidence: Evidence, tpr: float, pair: Pair) -> dict[str, Any
     groups = case_groups(evidence, tpr, pair, best)
     names = dict.fromkeys((*pair, *best.values()))
     flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in names}
+    with_label = "" if evidence.id_outputs.labels is None else ", inputs with the label"
+    oods = [(set_style(number), ood) for number, ood in enumerate(evidence.ood_outputs)]
     return {
         "seed": evidence.seed,
         "outputs": evidence.id_outputs,
         "energies": label_switch(evidence) if usual else None,
-        "energies_legend": set_legend(evidence),
+        "energies_legend": [("id", evidence.id_name + with_label), *oods],
         "alarms": false_alarms(evidence, flags, tpr) if usual else None,
         "pair": pair,
         "cases": groups,
@@ -399,10 +385,7 @@ def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> s
 
 
 def _place(fprs: Mapping[str, Spread], name: str) -> str:
-    return _ordinal(1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values()))
-
-
-def _ordinal(place: int) -> str:
+    place = 1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values())
     special = {1: "st", 2: "nd", 3: "rd"}
     ending = "th" if 10 <= place % 100 <= 20 else special.get(place % 10, "th")
     return f"{place}{ending}"

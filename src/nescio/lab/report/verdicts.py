@@ -56,25 +56,13 @@ _PARTS = {  # the parts of the default, in words
 
 @dataclass(frozen=True)
 class Chosen:
-    """The detector that a report is about.
+    """The detector that a report is about."""
 
-    Attributes
-    ----------
-    name : str
-        Its name in tables and figures.
-    detector : Detector
-        After `calibrate`.
-    context, origin : sequence of str
-        Sentences to begin with, and sentences on how it was chosen and calibrated.
-    manifest : mapping
-        What the page was made from.
-    """
-
-    name: str
-    detector: Detector
-    context: Sequence[str] = ()
-    origin: Sequence[str] = ()
-    manifest: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # in tables and figures
+    detector: Detector  # after `calibrate`
+    context: Sequence[str] = ()  # sentences to begin with
+    origin: Sequence[str] = ()  # sentences on how it was chosen and calibrated
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # what the page was made from
 
     @property
     def pair(self) -> Pair:
@@ -188,6 +176,10 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         for row in shown.tolist()
     ]
     cases = [{"set_name": evidence.id_name, "cases": suspicious}]
+    flags = {chosen.name: ~verdicts.in_distribution}
+    if evidence.ood_outputs:  # in a comparison, the second detector flags as many
+        second, kept = chosen.pair[1], float(verdicts.in_distribution.mean())
+        flags[second] = flagged(scores_of(evidence, second).id_scores, kept)
     checked = detector.self_check(outputs, groups=groups, from_probs=False)
     return {
         "chosen": chosen,
@@ -200,7 +192,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "scores": Markup("".join(verdicts._charts())),
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
         "sets": _first_inputs(chosen, evidence) if evidence.ood_outputs else [],
-        "alarms": false_alarms(evidence, _flags(chosen, evidence, verdicts), detector.tpr),
+        "alarms": false_alarms(evidence, flags, detector.tpr),
         "self_check": {"table": checked.drawn(), "text": checked.summary()},
     }
 
@@ -208,15 +200,6 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
 def _groups(detector: Detector, outputs: Outputs) -> Any:
     """Return the groups of the inputs, if the detector was calibrated by groups of the user."""
     return outputs.kept.get(GROUP) if detector.calibration_.by == CUSTOM else None
-
-
-def _flags(chosen: Chosen, evidence: Evidence, verdicts: Assessment) -> dict[str, Flags]:
-    """Return which ID inputs are flagged; in a comparison, as many by the second detector too."""
-    flags = {chosen.name: ~verdicts.in_distribution}
-    if evidence.ood_outputs:
-        second, kept = chosen.pair[1], float(verdicts.in_distribution.mean())
-        flags[second] = flagged(scores_of(evidence, second).id_scores, kept)
-    return flags
 
 
 def _case(
