@@ -165,7 +165,7 @@ def test_calibrate_warns_once_of_what_the_detector_lets_through(table):
     assert "0% of x 10" in message
     assert "(fit) sees more" in message
     assert warning.filename == __file__
-    assert (wrapped.checked.what, wrapped.checked.n_samples) == ("input", 30)
+    assert (wrapped.checked.what, wrapped.checked.n_samples) == ("input", 50)
     assert wrapped.checked.summary() in message
     html = wrapped._repr_html_()
     assert "NOT SEEN" in html
@@ -230,7 +230,7 @@ def test_the_numbers_of_a_data_frame_change_and_its_words_stay(table):
     steps = FunctionTransformer(numbers), OneVsRestClassifier(LogisticRegression())
     model = make_pipeline(*steps).fit(frame[:400], x[:400] > 5)
     wrapped = ns.wrap(model, detector="joint_energy").calibrate(frame[400:])
-    assert wrapped.checked.n_samples == 30
+    assert wrapped.checked.n_samples == 50
     assert "error" not in str(wrapped.checked)
     assert (seen[-4] == 0).all()  # zeros, shuffled, mirrored, noise
     assert frame["e"].tolist() == list(range(1000))
@@ -263,7 +263,14 @@ def test_images_and_what_cannot_be_changed(rng):
     assert list(wrapped.calibrate(images.flatten(2)).checked.flagged) == list(FAULTS[NUMBERS])
     for batches in (iter(images.split(100)), [images[:200], images[200:]]):
         checked = wrapped.calibrate(batches).checked
-        assert (checked.what, checked.n_samples) == ("output", 20)
+        assert (checked.what, checked.n_samples) == ("output", 50)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images), batch_size=40)
+    checked = wrapped.calibrate(loader).checked
+    assert (checked.what, checked.n_samples) == ("input", 40)
+    images[0, 0, 0, :2] = torch.tensor([0.0, 1.0])
+    of_1 = wrapped.calibrate(images).checked  # from 0 to 1 already
+    assert "0 to 1" not in of_1.flagged
+    assert len(of_1.columns()["change"]) == len(of_1.flagged) == len(FAULTS[IMAGES]) - 1
     again = wrapped.calibrate(images).self_check([images])
     assert (again.what, again.n_samples) == ("output", 200)
 
@@ -286,7 +293,7 @@ def test_a_graph_of_a_fixed_batch_size_gets_whole_batches(table):
     model, x = table
     wrapped = ns.wrap(model, detector="joint_energy")
     wrapped.runner.fixed_batch = 8
-    assert wrapped.calibrate(x[400:]).checked.n_samples == 32
+    assert wrapped.calibrate(x[400:]).checked.n_samples == 56
 
 
 def test_groups_of_a_wrapped_model(table):

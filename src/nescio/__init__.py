@@ -83,8 +83,10 @@ if TYPE_CHECKING:
     from nescio.metrics import (
         Comparison as Comparison,
         Evaluation as Evaluation,
+        LabelRates as LabelRates,
         compare as compare,
         evaluate as evaluate,
+        label_rates as label_rates,
     )
     from nescio.models import (
         Prediction as Prediction,
@@ -112,7 +114,7 @@ _NAMES = {
     "export": "DetectorHead export_onnx",
     "integrations.hugging_face": "from_pretrained",
     "integrations.sklearn": "WithVerdict",
-    "metrics": "Comparison Evaluation compare evaluate",
+    "metrics": "Comparison Evaluation LabelRates compare evaluate label_rates",
     "models": "Prediction Wrapped wrap",
     "models.images": "Preprocessing",
     "models.table_features": "TableFeatures",

@@ -208,14 +208,20 @@ def _changed(make: Make, rng: Generator, values: Any) -> Any:
 def check_faults(
     detector: str, kind: str, n_samples: int, flagged: Callable[[Change], BoolArray], what: str
 ) -> SelfCheck:
-    """Make each fault of a kind of data; `flagged` applies one and returns what is flagged."""
+    """Make each fault of a kind of data; `flagged` applies one and returns what is flagged.
+
+    If it returns nothing, the data was such already, and the fault is left out.
+    """
     changes, shares = {}, {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is said of faulty data helps nobody
         unchanged = float(flagged(lambda values: values).mean())  # raises if it cannot run at all
         for fault, (change, make) in FAULTS[kind].items():
             try:
-                share = float(flagged(partial(_changed, make, np.random.default_rng(0))).mean())
+                out = flagged(partial(_changed, make, np.random.default_rng(0)))
+                if not len(out):
+                    continue
+                share = float(out.mean())
             except Exception:  # of any model: the fault does not go unnoticed
                 share, change = 1.0, f"raises an error: {change}"
             changes[fault], shares[fault] = change, share

@@ -58,6 +58,18 @@ def test_a_detector_with_parameters_is_added_to_all(here, nescio):
     assert sorted(with_added) == sorted([*everything, "top_k_joint_energy(k=2)"])
 
 
+def test_what_calibrate_chooses_is_compared_with_all(here, succeeds):
+    files = ("eval", "--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "0")
+    fit = ("calibrate", "val.npy", "-o", "mine.nescio", "--no-self-check")
+    succeeds(*fit)
+    held_out = ("--held-out", "val.npy")
+    everything = json.loads(succeeds(*files, *held_out, "--json"))["results"]
+    default = next(row for row in everything if row["detector"] == "default")
+    (mine,) = json.loads(succeeds(*files, "-d", "mine.nescio", "--json"))["results"]
+    assert (mine["detector"], mine["auroc"]) == ("mine", default["auroc"])
+    assert "default by most likely label" in succeeds(*files, *held_out)
+
+
 def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, succeeds, fails):
     files = ("eval", "--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "0", "--json")
     name = "combined(detectors=[joint_energy, max_logit])"
@@ -206,7 +218,10 @@ def test_a_report_by_groups(succeeds, fails, tmp_path, monkeypatch):
     report = ("report", "--id", "new.csv", "-o", "r.html", "--labels", "p,q,r,s")
     by_site = ("--detector", "sites.nescio", "--group-column", "site", "--text-column", "review")
     succeeds(*report, *by_site)
-    assert "of 200 inputs" in (tmp_path / "r.html").read_text("utf-8")
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert "of 200 inputs" in page
+    assert re.search(r"<th[^>]*>\s*(<[^>]*>\s*)*Group", page)  # who is flagged, by site
+    assert re.search(r", group [ab]<", page)  # of the most suspicious inputs
     assert "--group-column" in fails(*report, "--force", "--detector", "sites.nescio")
     assert "needs a detector calibrated by it" in fails(*report, "--force", *by_site[2:])
 

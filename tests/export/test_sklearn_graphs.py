@@ -47,6 +47,9 @@ MODELS = {
     ),
     "columns by name": by_name,
     "forest": lambda: RandomForestClassifier(10, random_state=0),
+    "scaled forest": lambda: make_pipeline(
+        StandardScaler(), RandomForestClassifier(60, random_state=0)
+    ),
     "forests": lambda: MultiOutputClassifier(RandomForestClassifier(5, random_state=0)),
     "network": lambda: make_pipeline(
         StandardScaler(), MLPClassifier((8,), max_iter=20, random_state=0)

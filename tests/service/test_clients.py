@@ -105,7 +105,7 @@ const image = [[plane(0.5), plane(0), plane(0)]];
 const run = await POST("/v1/predict", { params: { query }, body: { inputs: { image } } });
 const labels: Share[] = run.data!.explanation![0].labels;
 const alarms: string[] = (await GET("/v1/traffic")).data!.monitor.acknowledged.map((a) => a.note);
-const none = await POST("/v1/acknowledge", { body: {} });
+const none = await POST("/v1/acknowledge", { body: { note: "Ann" } });
 const nan: string = good.error!.detail;
 const names: string[][] = run.data!.predicted;
 const status: number[] = [bad.error!.status, none.error!.status];

@@ -463,7 +463,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(browser, folder):
         assert browser.run("document.getElementById('images').hidden")
         paste(browser, IN)
         assert verdict(browser) == "✓ In-distribution"
-        assert "Threshold for 2 predicted labels" in text(browser, ".facts")
+        assert "Threshold, with 2 predicted labels" in text(browser, ".facts")
         browser.until("document.querySelector('.dots')")
         browser.send("Page.reload")
         browser.until(f"document.getElementById('content') && {_READY}")

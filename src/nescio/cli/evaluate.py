@@ -95,7 +95,9 @@ def evaluate_detectors(
     if names is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DefaultDetectorWarning)  # all detectors are compared
-            chosen = default_detector(sets.train, sets.held_out, tpr=tpr, nonfinite=nonfinite)
+            chosen = default_detector(
+                sets.train, sets.held_out, tpr=tpr, nonfinite=nonfinite or "raise"
+            )
         default = chosen.detector.text(defaults=False)
         if default not in detectors:  # a combination with other parts
             detectors, default = {_DEFAULT: chosen.detector, **detectors}, _DEFAULT
@@ -114,7 +116,8 @@ def evaluate_detectors(
     if as_json:
         print_json(comparison.as_dict())
     else:
-        _print_comparison(comparison, default if default in comparison.scores else comparison.best)
+        known = default is not None and default in comparison.scores
+        _print_comparison(comparison, default if default and known else comparison.best)
 
 
 def _expanded(names: list[str] | None) -> list[str]:

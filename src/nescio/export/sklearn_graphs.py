@@ -16,6 +16,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.tree import BaseDecisionTree
 
 from nescio._validation import Array
@@ -83,6 +84,8 @@ class _Nodes:
             elif fills and step.missing_values is np.nan:  # skl2onnx would round to float32
                 filled = step.statistics_.astype(np.float64)
                 tensor = self.add("Where", self.add("IsNaN", tensor), filled, tensor)
+            elif isinstance(step, StandardScaler) and step.with_mean and step.with_std:
+                tensor = self.add("Div", self.add("Sub", tensor, step.mean_), step.scale_)
             elif step != "passthrough":
                 tensor = self._converted(step, tensor)
         return tensor

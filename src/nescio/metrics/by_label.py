@@ -97,7 +97,7 @@ class LabelRates(Result):
         All samples.
     suffering : sequence of str
         The labels that are flagged more often than all samples, beyond chance: at a level of 5 %
-        for all labels together (Bonferroni).
+        for all labels together (Bonferroni). Also "no label", if such samples are.
     fpr_name : str
         The usual name of the FPR, such as FPR95.
 
@@ -133,11 +133,11 @@ class LabelRates(Result):
         """Say which labels suffer, or that none does beyond chance."""
         if not self.suffering:
             return "No label is flagged more often than the others, beyond chance."
-        counts = {rate.name: f"{rate.n_flagged:,} of {rate.n_samples:,}" for rate in self.labels}
+        rates = (*self.labels, *self.by_frequency)
+        counts = {rate.name: f"{rate.n_flagged:,} of {rate.n_samples:,}" for rate in rates}
         named = [f"{name} ({counts[name]})" for name in self.suffering]
-        have = "label is" if len(named) == 1 else "labels are"
         return (
-            f"{len(named)} {have} flagged more often than all samples together, beyond chance: "
+            "Flagged more often than all samples together, beyond chance: "
             f"{listed(named, _NAMED_LABELS, quoted=False)}."
         )
 
@@ -210,7 +210,7 @@ def label_rates(
     dog               596    5.37 [3.70, 7.50]
     car               435    4.37 [2.65, 6.74]
     cat               788    4.06 [2.79, 5.68]
-    1 label is flagged more often than all samples together, beyond chance: tie (21 of 42).
+    Flagged more often than all samples together, beyond chance: tie (21 of 42).
     """
     scores, truth = checked_scores(id_scores, "id_scores"), multi_hot(labels)
     if len(truth) != len(scores):
@@ -250,7 +250,7 @@ def label_rates(
     strict = 1 - 2 * 0.05 / max(1, len(by_label))  # of which only the lower end counts
     suffering = [
         rate.name
-        for rate in by_label
+        for rate in (*by_label, *(rate for rate in by_frequency if rate.name == NO_LABEL))
         if (share(rate.n_flagged, rate.n_samples, strict).low or 0.0) > overall.false_alarms.value
     ]
     return LabelRates(by_label, by_frequency, overall, suffering, f"FPR{tpr * 100:g}")

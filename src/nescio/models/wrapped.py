@@ -54,6 +54,8 @@ from nescio.outputs import Outputs
 from nescio.outputs.outputs import PENULTIMATE, TEXT, as_multi_hot
 from nescio.self_check import Change, SelfCheck, check_faults, warn_of_blind_spots
 
+_FEW = 50  # inputs of the self-check in `calibrate`
+
 
 def wrap(
     model: Any,
@@ -409,8 +411,7 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         self_check : bool
-            Whether to check for blind spots. With 200 or more inputs, it takes less than half as
-            long as calibrating.
+            Whether to check for blind spots. The model runs on 50 inputs eight times.
         """
         model, detector, reason = self, copy.deepcopy(self.detector), self.reason
         if detector is None:
@@ -427,10 +428,8 @@ class Wrapped:
         detector.calibrate(outputs, **options, from_probs=False)
         calibrated = Wrapped(model.runner, detector, reason)
         if self_check:
-            # A few: the model runs on them eight times.
-            n_few = min(max(len(outputs) // 20, 10), 50)
             calibrated.checked = calibrated.self_check(
-                held_out, outputs=outputs, groups=groups, n_samples=n_few, batch_size=batch_size
+                held_out, outputs=outputs, groups=groups, n_samples=_FEW, batch_size=batch_size
             )
             warn_of_blind_spots(calibrated.checked, has_learned=bool(detector.learns_from))
         return calibrated
@@ -450,7 +449,8 @@ class Wrapped:
         of a pandas frame: scaled, shifted, zeros, shuffled, mirrored, noise. Images, of four
         dimensions: black, white, inverted, of the wrong scale, shuffled, noise. Texts: empty,
         random letters, one word, shuffled. The model runs on each. A fault with which it raises an
-        error counts as seen. Other inputs, such as tokens or batches, cannot be changed, and some
+        error counts as seen. Of a DataLoader, the first batch is used. Other inputs, such as tokens
+        or batches, cannot be changed, and some
         models do not run on a few inputs: the faults are then made in the outputs, as the
         detector's own `self_check` does.
 
@@ -468,6 +468,10 @@ class Wrapped:
             How many samples to run at once.
         """
         detector, fixed = self._calibrated(), self.runner.fixed_batch or 1
+        whole = inputs
+        if groups is None and hasattr(inputs, "dataset"):  # of torch's DataLoader: its first batch
+            first = next(iter(inputs))
+            inputs = first[0] if isinstance(first, list | tuple) else first
         checked_whole("n_samples", n_samples, minimum=1)
         part = changeable(
             inputs,
@@ -478,14 +482,17 @@ class Wrapped:
         if part is not None:
 
             def flagged(change: Change) -> BoolArray:
-                faulty = part.rebuilt(change(part.values))
+                values = change(part.values)
+                if _is_same(values, part.values):
+                    return np.empty(0, np.bool_)
+                faulty = part.rebuilt(values)
                 own = groups_at(part.rows, groups, len(inputs))
                 return ~self.assess(faulty, groups=own, batch_size=batch_size).in_distribution
 
             with suppress(NescioError):  # of a model that takes whole batches only
                 return check_faults(detector.name, part.kind, len(part.rows), flagged, "input")
         if outputs is None:
-            outputs = self.outputs(inputs, batch_size=batch_size)
+            outputs = self.outputs(whole, batch_size=batch_size)
         return detector.self_check(outputs, groups=groups, n_samples=n_samples, from_probs=False)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
@@ -550,6 +557,13 @@ class Wrapped:
                 notes=[self.reason, "" if checked is None else checked.summary()],
             )
         )
+
+
+def _is_same(changed: Any, values: Any) -> bool:
+    """Return whether a fault has changed nothing, such as the scale of images from 0 to 1."""
+    if changed is values or isinstance(values, list) or changed.dtype != values.dtype:
+        return False
+    return np.array_equal(changed, values)
 
 
 def _detector(detector: Any) -> Detector:

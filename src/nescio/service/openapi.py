@@ -108,7 +108,7 @@ class PredictBody(Struct, forbid_unknown_fields=True):
 class AcknowledgeBody(Struct, forbid_unknown_fields=True):
     """The JSON body of a request to acknowledge an alarm."""
 
-    note: Annotated[str, Meta(max_length=500, description="Who, and what was done.")] = ""
+    note: Annotated[str, Meta(min_length=1, max_length=500, description="Who, and what was done.")]
 
 
 # --- answers ------------------------------------------------------------------------------------

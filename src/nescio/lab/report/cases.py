@@ -165,7 +165,9 @@ def input_verdict(
     detector: str, score: float, p_value: float, inside: bool, is_id: bool | None
 ) -> dict[str, Any]:
     """Return what a detector says about one input, and whether this is right, if it is known."""
-    strange = f"as strange as 1 in {round(1 / p_value):,}" if p_value > 0 else "stranger than all"
+    strange = "stranger than all"
+    if p_value > 0:
+        strange = f"as strange as 1 in {float(f'{1 / p_value:.2g}'):,.0f}"
     if p_value >= 0.1:
         strange = f"{100 * p_value:.0f} in 100 are as strange"
     return {

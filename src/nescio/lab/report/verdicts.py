@@ -41,6 +41,7 @@ _BINS = 20  # of p-values
 _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
 _LABELS_SHOWN = 12
+_GROUPS_SHOWN = 30
 _STYLES = ("joint", "max", "c0", "c4", "c6")  # of the detectors, in their order
 _PARTS = {  # the parts of the default, in words
     "joint_energy": "no label is as strong as usual",
@@ -63,6 +64,7 @@ class Chosen:
     context: Sequence[str] = ()  # sentences to begin with
     origin: Sequence[str] = ()  # sentences on how it was chosen and calibrated
     manifest: Mapping[str, Any] = field(default_factory=dict)  # what the page was made from
+    is_half: bool = False  # whether the other half of the inputs calibrated it
 
     @property
     def pair(self) -> Pair:
@@ -98,7 +100,8 @@ def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
             f"{error} The default detector is calibrated on --held-out or, without it, on half of "
             "the rows of --id: pass more rows, or a calibrated detector (--detector)."
         ) from error
-    return Chosen(f"default ({detector.name})", detector, context, [reason]), sets
+    name, is_half = f"default ({detector.name})", bool(context)
+    return Chosen(name, detector, context, [reason], is_half=is_half), sets
 
 
 # --- the verdicts ---------------------------------------------------------------------------------
@@ -210,6 +213,8 @@ def _case(
     case = input_case(evidence, set_name, outputs, row)
     names = label_names(evidence)
     predicted = np.flatnonzero(outputs.logits[row] > 0)
+    if GROUP in outputs.kept:
+        case["name"] += f", group {outputs.kept[GROUP][row] or '(no name)'}"
     case["predicted"] = ", ".join(names[label] for label in predicted) or "nothing"
     is_id = outputs is evidence.id_outputs if evidence.ood_outputs else None
     case["verdicts"] = [input_verdict(chosen.name, *verdicts[row], is_id)]
@@ -296,21 +301,36 @@ def false_alarms(evidence: Evidence, flags: Mapping[str, Flags], tpr: float) -> 
     written = [f"{n} or more" if n == _MANY else str(n) for n in numbers]
     by_number = _rate_columns(evidence, flags, counts[:, None] == numbers, written, tpr)
     by_count = _rate_rows(by_number, written)
+    kind, often = "predicted" if evidence.id_outputs.labels is None else "true", ""
+    if by_number[0].suffering:
+        which = " or ".join(by_number[0].suffering)
+        often = f" So are inputs with {which} {kind} labels: calibrating by group helps them."
     shares = [rate.false_alarms.value for row in by_label + by_count for rate in row[: len(flags)]]
     n_flagged = [f"{np.count_nonzero(of):,} by {name}" for name, of in flags.items()]
     return {
-        "kind": "predicted" if evidence.id_outputs.labels is None else "true",
+        "kind": kind,
         "label_kind": labels.kind,  # by which label inputs are grouped
         "styles": dict(zip(flags, _STYLES, strict=False)),
         "fprs": [f"FPR{percent(tpr)} {ood}" for ood in evidence.ood_outputs],
         "totals": f"Flagged of {len(labels.has):,} inputs: {', '.join(n_flagged)}.",
-        "suffering": first.summary(),
+        "suffering": first.summary() + often,
+        "by_group": _by_group(evidence, flags, tpr),
         "by_count": by_count,
         "by_label": by_label,
         "by_frequency": thirds if len(names) > len(FREQUENCIES) else [],
         "n_hidden": len(first.labels) - len(by_label),
         "longest": max(shares) or 1.0,
     }
+
+
+def _by_group(evidence: Evidence, flags: Mapping[str, Flags], tpr: float) -> list[list[Rate]]:
+    """Return the rates of the user's groups, the most flagged first; nothing without groups."""
+    groups = evidence.id_outputs.kept.get(GROUP)
+    if groups is None:
+        return []
+    names = np.unique(groups)
+    columns = _rate_columns(evidence, flags, groups[:, None] == names, names.tolist(), tpr)
+    return _rate_rows(columns, [rate.name for rate in columns[0].labels[:_GROUPS_SHOWN]])
 
 
 def _rate_columns(

@@ -70,8 +70,11 @@ const cutOff = ({ model }) =>
 function calibrationOf({ group }, detector) {
   const n = detector.n_by_group[group ?? "all"];
   const name = plural(n, "calibration input");
-  return { n, name: group === null ? name : `${name} with ${group} predicted labels` };
+  return { n, name: group === null ? name : `${name} ${inGroup(group, detector)}` };
 }
+
+const inGroup = (group, { by }) =>
+  by === "label_count" ? `with ${group} predicted labels` : `of group ${group}`;
 
 export function inWords(row, detector) {
   if (row.score === null) return "It has no score because its logits contain NaN or infinity.";
@@ -82,12 +85,12 @@ export function inWords(row, detector) {
   return `${count(Math.round(100 * p))} in 100 in-distribution inputs score this low or lower.`;
 }
 
-function facts(row, threshold, { tpr }) {
+function facts(row, threshold, detector) {
   const fact = (name, value) => make("div", make("dt", name), make("dd", value));
-  const group = row.group === null ? "" : ` for ${row.group} predicted labels`;
+  const group = row.group === null ? "" : `, ${inGroup(row.group, detector)}`;
   return make("dl.facts",
     fact("p-value", number(row.pValue)),
-    fact("Flagged below", number(1 - tpr)),
+    fact("Flagged below", number(1 - detector.tpr)),
     fact("Score", number(row.score)),
     fact(`Threshold${group}`, number(threshold)),
   );
