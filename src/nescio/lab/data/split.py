@@ -49,36 +49,16 @@ class BadFile:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """An index of images, made without opening them.
+    """An index of images, made without opening them."""
 
-    Attributes
-    ----------
-    dataset : str
-        The name of the data set, such as "coco".
-    name : str
-        The name of the split, such as "val"; empty if the data set has no splits.
-    root : Path
-        The folder that `files` are relative to.
-    files : tuple of str
-        The path of each image, with forward slashes.
-    labels : array of shape (n_images, n_labels), or None
-        The multi-hot truth; None if it is not published.
-    label_names : tuple of str, or None
-        One name per label. For a folder of class folders, the classes.
-    skipped : tuple of BadFile
-        The files that were left out with skip_bad.
-    notes : mapping
-        Further entries for the manifest, such as choices that were made.
-    """
-
-    dataset: str
-    name: str
-    root: Path
-    files: tuple[str, ...]
-    labels: NDArray[np.uint8] | None
-    label_names: tuple[str, ...] | None
-    skipped: tuple[BadFile, ...] = ()
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    dataset: str  # the name of the data set, such as "coco"
+    name: str  # of the split, such as "val"; empty if the data set has no splits
+    root: Path  # the folder that `files` are relative to
+    files: tuple[str, ...]  # the path of each image, with forward slashes
+    labels: NDArray[np.uint8] | None  # multi-hot, (n_images, n_labels); None if not published
+    label_names: tuple[str, ...] | None  # for a folder of class folders, the classes
+    skipped: tuple[BadFile, ...] = ()  # the files that were left out with skip_bad
+    notes: Mapping[str, Any] = field(default_factory=dict)  # further entries for the manifest
 
     def __post_init__(self) -> None:
         if not self.files:
