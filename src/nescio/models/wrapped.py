@@ -43,6 +43,7 @@ from nescio.models.base import (
     AUTO_LAYER,
     FEATURES,
     POOLED,
+    PREPARED,
     Layers,
     Runner,
     make_runner,
@@ -624,6 +625,11 @@ def check_reads(runner: Runner, detector: Detector) -> None:
         named = f" The file has the outputs {outputs}." if outputs else ""
         if hasattr(detector, "n_columns_"):
             why = "it is not known from which layer. Choose the one that it was made with"
+        if getattr(detector, "layers_", ())[:1] == (PREPARED,):
+            why = (
+                "`fit` made them from the table, as only the wrapped model knew. Keep the two "
+                "together with save_pretrained, or fit and calibrate again. Or choose a layer"
+            )
         arrays = " and ".join(sorted(reads - {"logits", "labels"}))
         raise MissingInputError(
             f"{detector.name} reads {arrays}, and {why} (features=..., --features).{named}"

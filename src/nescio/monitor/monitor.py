@@ -171,14 +171,15 @@ class Monitor(Result):
 
         Parameters
         ----------
-        assessment : Assessment
-            Result of the `assess` method of the detector. An input counts as flagged if its score
-            is below the threshold, also if the verdicts were made with `fdr`.
+        assessment : Assessment or Prediction
+            Result of the `assess` method of the detector, or of a wrapped model. An input counts as
+            flagged if its score is below the threshold, also if the verdicts were made with `fdr`.
         times : sequence of length n_samples, optional
             The time of each input, in any form that can be shown as text. The report names the
             time since which the stream has changed. It names the id too, if the assessment has
             ids.
         """
+        assessment = getattr(assessment, "assessment", assessment)
         scores, codes = checked_assessment(self.calibration, assessment)
         times = None if times is None else list(times)  # a pandas Series is indexed by its labels
         if times is not None and len(times) != len(scores):

@@ -375,7 +375,10 @@ class App:
         try:
             query = msgspec.convert(request.query(), route.query, strict=False)
         except msgspec.ValidationError as error:
-            raise HTTPException(422, f"the query of the address is wrong: {error}.") from error
+            names = ", ".join(route.query.__struct_fields__) or "none"
+            raise HTTPException(
+                422, f"the query of the address is wrong: {error}. Its parameters: {names}."
+            ) from error
         answer: Answer = await route.respond(self.service, request, query)
         return answer
 

@@ -130,7 +130,9 @@ class Engine:
             if group is not None or by_row:
                 raise InputError("the detector was not calibrated by groups of yours: send none.")
             return outputs
-        if (group is None) != by_row:
+        if group is not None and by_row:
+            raise InputError("send either ?group=NAME for all rows, or groups, not both.")
+        if group is None and not by_row:
             names = listed(list(self.calibration.thresholds)[:-1])
             raise InputError(
                 f"the detector was calibrated by group ({names}). Send the group of all rows as "

@@ -96,7 +96,8 @@ def read_lines(path: str | Path) -> list[Line]:
             lines.append(Line.from_dict(json.loads(text)))
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise FileFormatError(
-                f"line {number} of {path} is not a result line of nescio bench."
+                f"line {number} of {path} is not a result line of nescio bench. To report on your "
+                "own outputs, pass them with --id."
             ) from error
     return lines
 

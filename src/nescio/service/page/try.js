@@ -22,7 +22,7 @@ export function prepare(described, onError) {
   show(byId("images"), takesImages);
   show(byId("no-images"), !takesImages && !texts);
   byId("no-images").textContent = detector.model
-    ? "The model of this service does not take images. See /openapi.json for what it takes."
+    ? "The model of this service does not take images. See /v1/detector for what it takes."
     : "This service has no model: give it the outputs of yours.";
   byId("logits-hint").textContent = hint();
   const groups = detector.by === "custom" ? Object.keys(detector.threshold) : [];
