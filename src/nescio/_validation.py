@@ -280,7 +280,9 @@ def checked_share(name: str, value: Any, *, of: int = 1) -> float:
     """Return `value` as a float; raise unless it is strictly between 0 and 1, or 0 and `of`."""
     number = float(value) if isinstance(value, Real) else -1.0
     if not 0 < number < of:
-        hint = f" For {number:g} %, pass {number / 100:g}." if of == 1 and 10 <= number < 100 else ""
+        hint = (
+            f" For {number:g} %, pass {number / 100:g}." if of == 1 and 10 <= number < 100 else ""
+        )
         raise ParameterError(
             f"{name} must lie between 0 and {of} (exclusive), got {value!r}.{hint}"
         )
