@@ -12,6 +12,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from nescio._io.files import check_target, same_file
+from nescio.calibration import CUSTOM
 from nescio.cli.console import (
     AsJson,
     DataOptions,
@@ -361,7 +362,8 @@ def report(
     elif results is None and id_path:
         keep = None if text_column is None else [text_column]
         loaded = None if detector is None else load_detector(detector, nonfinite=nonfinite)
-        if group_column is not None and loaded is None:
+        by = None if loaded is None else loaded.calibration_.by
+        if group_column is not None and by != CUSTOM:
             raise ParameterError("--group-column needs a detector calibrated by it (--detector).")
         reading = files.reading(keep=keep, detector=loaded, group_column=group_column)
         sets = read_sets(id_path, ood_paths or None, train, held_out, **reading)

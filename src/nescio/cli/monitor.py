@@ -89,6 +89,8 @@ def monitor(
     from nescio.monitor.monitor import resume
     from nescio.monitor.verdict_table import ScoredTable
 
+    if acknowledge is not None and not acknowledge.strip():
+        raise ParameterError("--acknowledge needs a note: who, and what was done.")
     if acknowledge is None and scored is None:
         raise ParameterError("SCORED is missing: pass the table that 'nescio score -o' wrote.")
     for target in (state, plot):

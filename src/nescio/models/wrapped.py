@@ -627,8 +627,8 @@ def check_reads(runner: Runner, detector: Detector) -> None:
             why = "it is not known from which layer. Choose the one that it was made with"
         if getattr(detector, "layers_", ())[:1] == (PREPARED,):
             why = (
-                "`fit` made them from the table, as only the wrapped model knew. Keep the two "
-                "together with save_pretrained, or fit and calibrate again. Or choose a layer"
+                "it is not known from which layer: a transformer of the table made them. Keep it "
+                "with the model (save_pretrained), fit and calibrate again, or pass the transformer"
             )
         arrays = " and ".join(sorted(reads - {"logits", "labels"}))
         raise MissingInputError(

@@ -90,12 +90,13 @@ class Monitor(Result):
 
     def __init__(
         self,
-        detector: Detector,
+        detector: Any,
         *,
         alpha: float = 0.01,
         window: int = 500,
         seed: int = 0,
     ) -> None:
+        detector = getattr(detector, "detector", detector)  # of a wrapped model
         require_calibration(detector)
         self.alpha = checked_share("alpha", alpha)
         self.window = checked_whole("window", window, minimum=10)

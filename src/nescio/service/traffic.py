@@ -176,7 +176,10 @@ class Traffic:
                 text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
                 times += [seconds] * len(part)
                 texts += [text] * len(part)
+            was_alarmed = self.monitor.alarm
             self.monitor.update(assessment, times=texts)
+            if self.monitor.alarm and not was_alarmed:
+                logger.warning("alarm", extra={"reason": self.monitor.summary().partition("\n")[0]})
             self.n_watched += len(assessment)
             p_values, inside = assessment.p_values.tolist(), assessment.in_distribution.tolist()
             self._recent.extend(zip(times, p_values, inside, strict=True))

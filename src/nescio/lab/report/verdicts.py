@@ -304,7 +304,7 @@ def false_alarms(evidence: Evidence, flags: Mapping[str, Flags], tpr: float) -> 
     kind, often = "predicted" if evidence.id_outputs.labels is None else "true", ""
     if by_number[0].suffering:
         which = " or ".join(by_number[0].suffering)
-        often = f" So are inputs with {which} {kind} labels: calibrating by group helps them."
+        often = f" Inputs with {which} {kind} labels are flagged more often than all inputs."
     shares = [rate.false_alarms.value for row in by_label + by_count for rate in row[: len(flags)]]
     n_flagged = [f"{np.count_nonzero(of):,} by {name}" for name, of in flags.items()]
     return {

@@ -22,7 +22,8 @@ export function prepare(described, onError) {
   show(byId("images"), takesImages);
   show(byId("no-images"), !takesImages && !texts);
   byId("no-images").textContent = detector.model
-    ? "The model of this service does not take images. See /v1/detector for what it takes."
+    ? "The model takes numbers. Paste its inputs below, as JSON: " +
+      `{"inputs": {"${detector.model.inputs[0].name}": [[…], […]]}}.`
     : "This service has no model: give it the outputs of yours.";
   byId("logits-hint").textContent = hint();
   const groups = detector.by === "custom" ? Object.keys(detector.threshold) : [];
@@ -115,14 +116,15 @@ function scoreLogits() {
   }
   const rows = Array.isArray(body.logits) ? body.logits : [];
   const explain = detector.explains && rows.length <= MOST_EXPLAINED;
+  const path = body.inputs ? "/v1/predict" : "/v1/score";
   answer(async () => {
-    const found = await ask(address("/v1/score", explain), {
+    const found = await ask(address(path, explain), {
       method: "POST",
       body: JSON.stringify(body),
       type: "application/json",
     });
     const nameOf = (at) => body.ids?.[at] ?? `Row ${count(at + 1)}`;
-    return { rows: rowsOf({ ...found, logits: rows }, nameOf), problems: [] };
+    return { rows: rowsOf({ logits: rows, ...found }, nameOf), problems: [] };
   });
 }
 
