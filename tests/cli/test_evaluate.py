@@ -224,6 +224,9 @@ def test_a_report_by_groups(succeeds, fails, tmp_path, monkeypatch):
     assert re.search(r", group [ab]<", page)  # of the most suspicious inputs
     assert "--group-column" in fails(*report, "--force", "--detector", "sites.nescio")
     assert "needs a detector calibrated by it" in fails(*report, "--force", *by_site[2:])
+    succeeds("calibrate", "earlier.csv", *columns[:2], "-o", "one.nescio")
+    other = ("--detector", "one.nescio", *by_site[2:])
+    assert "needs a detector calibrated by it" in fails(*report, "--force", *other)
 
 
 def test_a_saved_detector_is_compared_as_it_is(succeeds, outputs, tmp_path):

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
 
 import nescio as ns
 from fixtures.streams import Calibrated, fed, grouped_detector, logits_of, not_more_than
@@ -216,3 +218,13 @@ def test_a_state_is_of_one_detector(detector, rng, tmp_path):
         Monitor.load(path, other)
     with pytest.raises(FileError, match="exists already"):
         Monitor(detector).save(path)
+
+
+def test_a_wrapped_model_and_its_predictions_are_watched(rng):
+    inputs = rng.normal(size=(600, 4))
+    model = OneVsRestClassifier(LogisticRegression()).fit(inputs[:100], inputs[:100] > 0)
+    wrapped = ns.wrap(model).calibrate(inputs[100:400], self_check=False)
+    by_prediction, by_assessment = Monitor(wrapped), Monitor(wrapped.detector)
+    by_prediction.update(wrapped(inputs[400:]))
+    by_assessment.update(wrapped.assess(inputs[400:]))
+    assert by_prediction.as_dict() == by_assessment.as_dict()
