@@ -92,7 +92,7 @@ def evaluate_detectors(
         else:
             detectors[name] = build_detector(name, nonfinite=nonfinite)
     sets = read_sets(id_path, ood_paths, train, held_out, **files.reading())
-    default = None
+    default = ""
     if names is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DefaultDetectorWarning)  # all detectors are compared
@@ -117,8 +117,7 @@ def evaluate_detectors(
     if as_json:
         print_json(comparison.as_dict())
     else:
-        known = default is not None and default in comparison.scores
-        _print_comparison(comparison, default if default and known else comparison.best)
+        _print_comparison(comparison, default if default in comparison.scores else comparison.best)
 
 
 def _expanded(names: list[str] | None) -> list[str]:

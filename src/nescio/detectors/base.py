@@ -272,8 +272,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             terms = self.label_terms()
             self.medians_ = None
             if terms is not None and data.logits is not None:
-                groups = None if names is None else list(self.calibration_.thresholds)
-                self.medians_ = Medians.from_logits(terms, data.logits, usable, names, groups)
+                thresholds = None if names is None else list(self.calibration_.thresholds)
+                self.medians_ = Medians.from_logits(terms, data.logits, usable, names, thresholds)
             inputs.warn_of_odd_logits(whole)
         return self
 

@@ -245,8 +245,8 @@ class Runner(ABC):
         """Return whether the model takes a vector or an image, which it did not take, as one."""
         with warnings.catch_warnings(), suppress(Exception):  # any error says that it does not
             warnings.simplefilter("ignore")
-            one = inputs[None] if is_torch(inputs) else np.asarray(inputs)[None]
-            return one.ndim in (2, 4) and bool(self._run(one))
+            batch = inputs[None] if is_torch(inputs) else np.asarray(inputs)[None]
+            return batch.ndim in (2, 4) and bool(self._run(batch))
         return False
 
     def batches(self, inputs: Any, batch_size: int) -> Iterator[InputBatch]:
