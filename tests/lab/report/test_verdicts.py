@@ -265,6 +265,17 @@ def test_many_labels_are_cut_and_grouped_by_frequency(make_evidence, make_lines)
     assert [(row[0].name, row[0].n_samples) for row in by_count] == [("7 or more", 400)]
 
 
+def test_groups_are_listed_and_no_bar_is_too_long(make_evidence):
+    evidence = make_evidence()
+    worst = alarms_of(evidence)["by_label"][0][0]
+    scores = evidence.scores["joint_energy"].id_scores
+    groups = np.where(scores <= np.sort(scores)[2], "broken", "fine")
+    outputs = replace(evidence.id_outputs, kept={"group": groups})
+    alarms = alarms_of(replace(evidence, id_outputs=outputs))
+    assert [row[0].name for row in alarms["by_group"]] == ["broken", "fine"]
+    assert alarms["longest"] == 1.0 > worst.false_alarms.value
+
+
 def test_a_detector_that_flags_everything_has_a_page(make_evidence, make_lines):
     evidence = make_evidence()
     higher = evidence.id_outputs.logits + np.where(np.arange(7) == 0, -9, 50)

@@ -305,7 +305,8 @@ def false_alarms(evidence: Evidence, flags: Mapping[str, Flags], tpr: float) -> 
     if by_number[0].suffering:
         which = " or ".join(by_number[0].suffering)
         often = f" Inputs with {which} {kind} labels are flagged more often than all inputs."
-    shares = [rate.false_alarms.value for row in by_label + by_count for rate in row[: len(flags)]]
+    by_group = _by_group(evidence, flags, tpr)
+    drawn = [rate for row in by_label + by_count + by_group for rate in row[: len(flags)]]
     n_flagged = [f"{np.count_nonzero(of):,} by {name}" for name, of in flags.items()]
     return {
         "kind": kind,
@@ -314,12 +315,12 @@ def false_alarms(evidence: Evidence, flags: Mapping[str, Flags], tpr: float) -> 
         "fprs": [f"FPR{percent(tpr)} {ood}" for ood in evidence.ood_outputs],
         "totals": f"Flagged of {len(labels.has):,} inputs: {', '.join(n_flagged)}.",
         "suffering": first.summary() + often,
-        "by_group": _by_group(evidence, flags, tpr),
+        "by_group": by_group,
         "by_count": by_count,
         "by_label": by_label,
         "by_frequency": thirds if len(names) > len(FREQUENCIES) else [],
         "n_hidden": len(first.labels) - len(by_label),
-        "longest": max(shares) or 1.0,
+        "longest": max(rate.false_alarms.value for rate in drawn) or 1.0,
     }
 
 
