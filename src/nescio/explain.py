@@ -744,7 +744,7 @@ class RangesExplanation(ExplainedVerdicts):
         values = (self.features if self.values is None else self.values)[row]
         order = [c for c in np.lexsort((-distances, -excess)) if values[c] is not None]
         outside = [c for c in order if excess[c] > 0]
-        kind = "label" if self.layer == "logits" else "feature"
+        kind = {"logits": "label", "input": "input"}.get(self.layer, "feature")
         ranges = [
             ColumnRange(
                 self.names[c] if self.names else f"{kind} {c}",

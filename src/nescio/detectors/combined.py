@@ -22,6 +22,7 @@ from nescio.detectors.registry import as_detector
 from nescio.errors import DefaultDetectorWarning, ParameterError, TiedScoresWarning, warn
 from nescio.explain import PartsExplanation
 from nescio.outputs import Outputs
+from nescio.outputs.outputs import INPUT
 
 _DEFAULT_KINDS = (JointEnergy, LabelNeighbours, LinearProbe, OutOfRange)
 """How they were chosen, with their weights: docs/explanation/the-default.md."""
@@ -303,6 +304,10 @@ def continuous_p_values(reference: Scores, scores: Scores, limits: Scores | None
     return np.where(below == 0, 1 / (1 + gaps), below + between) / (n + 1)
 
 
+GUARDED_INPUT = Combined((*DEFAULT_PARTS, f"{OutOfRange.name}(layer={INPUT})"))
+"""The default of a model: a layer may hide what its input shows. A second guard reads that."""
+
+
 class Default(NamedTuple):
     """A detector, not fitted yet, and the sentence that says why it was chosen."""
 
@@ -323,30 +328,35 @@ def default_detector(
     With training outputs that have features and labels, it is the combination of joint energy,
     `label_neighbours`, `linear_probe` and the guard `out_of_range`. Otherwise it is joint energy
     with the guard, on features if there are any, or else on logits; with a warning if there is
-    training data that could not be used. With few held-out samples it is joint energy alone. The
-    documentation says why: docs/explanation/the-default.md.
+    training data that could not be used. If the outputs have the input of the model, a second
+    guard reads that. With few held-out samples it is joint energy alone. The documentation says
+    why: docs/explanation/the-default.md.
 
     `has_learned` says that a combination has learned already, from training outputs that are not
     passed again.
     """
     options: Any = {"tpr": tpr, "nonfinite": nonfinite}
-    combined = Combined(**options)
+    outputs = held_out or train
+    layers = [n for n in ("features", INPUT) if outputs is not None and outputs.get(n) is not None]
+    combined = GUARDED_INPUT if INPUT in layers else Combined()
+    combined = clone(combined).set_params(**options)
     obstacle = _obstacle(combined, train, held_out, has_learned=has_learned)
     if not obstacle:
         return Default(
             combined,
             "Chosen: joint energy, the similarity to training samples with the same labels, a "
-            "linear probe of the features, and the ranges of the features, combined.",
+            f"linear probe of the features, and the ranges of the {' and the '.join(layers)}, "
+            "combined.",
         )
-    outputs = held_out or train
     many = outputs is not None and outputs.n_labels > MOST_LABELS
     energy = TopKJointEnergy(MOST_LABELS, **options) if many else JointEnergy(**options)
     chosen: Detector = energy
     reads = f"joint energy{f' of the {MOST_LABELS} largest labels' if many else ''}"
     if outputs is not None and (held_out is None or len(held_out) >= MIN_HELD_OUT):
-        layer = "logits" if outputs.features is None else "features"
-        chosen = Combined([energy, OutOfRange(layer, held_out=True)], **options)
-        reads += f", and the ranges of the {layer}"
+        layers = layers or ["logits"]
+        guards = [OutOfRange(layer, held_out=True) for layer in layers]
+        chosen = Combined([energy, *guards], **options)
+        reads += f", and the ranges of the {' and the '.join(layers)}"
     reason = f"Chosen: {reads}. A combination with training data separates better, but {obstacle}."
     if chosen is energy and held_out is not None and not has_learned and train is None:
         reason += f" From {MIN_HELD_OUT} held-out samples on, it also sees values out of range."

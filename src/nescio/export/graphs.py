@@ -22,7 +22,7 @@ from nescio.errors import ExportError, FileFormatError, NescioError, require
 from nescio.export.detector_head import DetectorHead
 from nescio.export.parity import Samples
 from nescio.models import Runner
-from nescio.models.base import FEATURES, pooled
+from nescio.models.base import FEATURES, INPUT, flat_input, pooled
 
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 """The outputs of a fused graph, followed by the layers that the detector reads."""
@@ -154,19 +154,27 @@ class _GraphHead(nn.Module):
     def output_names(self) -> tuple[str, ...]:
         if self.alone:
             return OUTPUTS[1:] if "logits" in self.takes else OUTPUTS[2:]
-        return (*OUTPUTS, *(name for name in self.takes if name != "logits"))
+        return (*OUTPUTS, *self._layers)
+
+    @property
+    def _layers(self) -> tuple[str, ...]:
+        """The layers that the graph returns; whoever runs it has its input."""
+        return tuple(name for name in self.takes if name not in ("logits", INPUT))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         arrays = dict(zip(self.takes, inputs, strict=True))
         logits = arrays.pop("logits", None)
-        layers = [pooled(layer, f"{name} have") for name, layer in arrays.items()]
+        layers = {
+            name: (flat_input if name == INPUT else pooled)(layer, f"{name} have")
+            for name, layer in arrays.items()
+        }
         if logits is None:
-            return self.head.judge(None, *layers)
-        outputs = self.head(logits, *layers)
+            return self.head.judge(None, *layers.values())
+        outputs = self.head(logits, *layers.values())
         if self.alone:
             return tuple(outputs[1:])
         # Copies, as an output cannot be an input too.
-        return (*outputs, *(layer.clone() for layer in layers))
+        return (*outputs, *(layers[name].clone() for name in self._layers))
 
 
 def detector_graph(

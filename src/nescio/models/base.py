@@ -23,10 +23,10 @@ from nescio.explain import ExplainedVerdicts
 from nescio.models.images import Preprocessing
 from nescio.models.inputs import InputBatch, batches_of, n_rows
 from nescio.models.texts import TextTokenizer, Tokens
-from nescio.outputs.outputs import PENULTIMATE, Head, check_label_names
+from nescio.outputs.outputs import INPUT, PENULTIMATE, Head, check_label_names
 from nescio.scores import logits_from_probs
 
-POOLED, INPUT, AUTO_LAYER = "pooled", "input", "auto"
+POOLED, AUTO_LAYER = "pooled", "auto"
 """Choices of features that are not the name of a layer or of an output."""
 
 PREPARED = "prepared"

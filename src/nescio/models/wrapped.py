@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.base import groups_at, require_calibration
 from nescio.detectors.combined import (
     AUTO_DETECTOR,
+    GUARDED_INPUT,
     MIN_HELD_OUT,
     MIN_WITH_TRAINING,
     MOST_FEATURES,
@@ -31,6 +33,7 @@ from nescio.errors import (
     LabelMismatchError,
     MissingInputError,
     NescioError,
+    NonFiniteError,
     ParameterError,
     ShapeError,
     TruncatedTextWarning,
@@ -52,10 +55,11 @@ from nescio.models.images import Preprocessing
 from nescio.models.inputs import changeable, length_of
 from nescio.models.prediction import Prediction
 from nescio.outputs import Outputs
-from nescio.outputs.outputs import PENULTIMATE, TEXT, as_multi_hot
+from nescio.outputs.outputs import INPUT, PENULTIMATE, TEXT, as_multi_hot
 from nescio.self_check import Change, SelfCheck, check_faults, warn_of_blind_spots
 
 _FEW = 50  # inputs of the self-check in `calibrate`
+_PROBED = 8  # inputs that show whether the model has a layer
 
 
 def wrap(
@@ -315,7 +319,8 @@ class Wrapped:
         """
         detector = self._calibrated()
         outputs = self.outputs(inputs, labels=labels, ids=ids, batch_size=batch_size)
-        assessment = detector.assess(outputs, groups=groups, fdr=fdr, from_probs=False)
+        with _advised():
+            assessment = detector.assess(outputs, groups=groups, fdr=fdr, from_probs=False)
         return Prediction(outputs, assessment, label_threshold)
 
     __call__ = predict
@@ -333,7 +338,8 @@ class Wrapped:
         """
         detector = self._calibrated()
         outputs = self.outputs(inputs, batch_size=batch_size)
-        explanation = detector.explain(outputs, groups=groups, from_probs=False)
+        with _advised():
+            explanation = detector.explain(outputs, groups=groups, from_probs=False)
         return self.runner.explained(explanation, inputs)
 
     # --- the detector ---
@@ -370,22 +376,41 @@ class Wrapped:
     def _outputs_with_features(
         self, runner: Runner, inputs: Any, labels: Any, batch_size: int
     ) -> tuple[Wrapped, Outputs]:
-        """Return the model with the features that the default reads, if it can, and its outputs."""
-        ready = Wrapped(runner)
-        if getattr(runner, "n_features", 0) <= MOST_FEATURES:  # more may be a sparse vocabulary
-            with suppress(MissingInputError, ParameterError):  # there is no such layer
-                ready = Wrapped(with_layers(runner, Combined()))
-        once = isinstance(inputs, Iterator)
-        try:
-            outputs = ready.outputs(inputs, labels=labels, batch_size=batch_size)
-            if once or outputs.features is None or np.isfinite(outputs.features).all():
+        """Return the model with the layers that the default reads, if it can, and its outputs."""
+        first = inputs
+        if once := isinstance(inputs, Iterator):
+            first = list(islice(inputs, 1))
+            inputs = chain(first, inputs)
+        # A scikit-learn model has its input as features. More of them may be a sparse vocabulary.
+        choices = [Combined()] if INPUT in runner.automatic else [GUARDED_INPUT, Combined()]
+        if getattr(runner, "n_features", 0) > MOST_FEATURES:
+            choices = []
+        # A layer may be no matrix, or have words or missing values, which the model takes, but no
+        # detector. If the inputs themselves are wrong, the error comes again at the end.
+        for detector in choices:
+            try:
+                ready = Wrapped(with_layers(runner, detector))
+                if not ready._has_layers(first):
+                    continue
+            except NescioError:
+                continue
+            try:
+                outputs = ready.outputs(inputs, labels=labels, batch_size=batch_size)
+            except NescioError:
+                if once:
+                    raise
+                continue
+            layers = (outputs.features, *outputs.arrays.values())
+            if once or all(layer is None or np.isfinite(layer).all() for layer in layers):
                 return ready, outputs
-        except NescioError:
-            if once:
-                raise
-        # A layer that is no matrix, or words or missing values, which the model takes, but no
-        # detector. If the inputs themselves are wrong, the error comes again.
         return self, self.outputs(inputs, labels=labels, batch_size=batch_size)
+
+    def _has_layers(self, inputs: Any) -> bool:
+        """Return whether the first inputs have the layers, and an input that is not too wide."""
+        for batch in islice(self.runner.batches(inputs, _PROBED), 1):
+            arrays = self.runner.run(batch.inputs)
+            return INPUT not in arrays or arrays[INPUT].shape[1] <= MOST_FEATURES
+        return True  # without inputs, which is an error of its own
 
     def calibrate(
         self,
@@ -558,6 +583,19 @@ class Wrapped:
                 notes=[self.reason, "" if checked is None else checked.summary()],
             )
         )
+
+
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Say where a wrapped model has the parameter that the advice of its detector names."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(
+            error.reason,
+            "Remove such inputs, or call wrapped.detector.set_params(nonfinite='out') to count "
+            "them as out-of-distribution.",
+        ) from error
 
 
 def _is_same(changed: Any, values: Any) -> bool:

@@ -46,6 +46,9 @@ _SHOWN_NAMES = 8  # of kept columns, of arrays, and of labels
 PENULTIMATE = "penultimate"
 """The name of the array that is the input of the head."""
 
+INPUT = "input"
+"""The name of the array that is the input of the model: of images, the mean of each channel."""
+
 _ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
 
 
