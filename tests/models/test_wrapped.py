@@ -259,8 +259,9 @@ def test_the_default_learns_from_features_if_there_are_labels():
     # In the other order, `fit` chooses again.
     first = ns.wrap(model).calibrate(inputs[400:])
     assert "training outputs" in first.reason
-    assert (
-        first.detector.text() == "combined(detectors=[joint_energy, out_of_range(held_out=true)])"
+    assert first.detector.text() == (
+        "combined(detectors=[joint_energy, out_of_range(held_out=true), "
+        "out_of_range(held_out=true, layer=input)])"
     )
     again = first.fit(inputs[:400], labels[:400])
     assert "linear_probe" in again.detector.detectors
@@ -275,6 +276,39 @@ def test_the_default_learns_from_features_if_there_are_labels():
     assert guarded(inputs[:5]).in_distribution.shape == (5,)
     with pytest.warns(ns.errors.DefaultDetectorWarning, match="have no labels"):
         assert not ns.wrap(model).fit(inputs[:400]).detector.learns_from
+
+
+def test_the_default_guards_an_input_that_the_layers_do_not_show():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    model = torch.nn.Sequential(  # its features are the same for 1 and for 1,000
+        torch.nn.Hardtanh(), torch.nn.Linear(7, 9), torch.nn.ReLU(), torch.nn.Linear(9, 4)
+    )
+    inputs = rng.normal(size=(1000, 7)).astype("f4")
+    far = 10 * inputs[:50] + 50
+    labels = inputs[:400, :4] > 0
+    for guarded in (
+        ns.wrap(model).fit(inputs[:400], labels).calibrate(inputs[400:]),
+        ns.wrap(model).calibrate(np.array_split(inputs[400:], 4)),
+        ns.wrap(model).calibrate(iter(np.array_split(inputs[400:], 4))),
+    ):
+        assert guarded.runner.layers == ("penultimate", "input")
+        assert "features and the input" in guarded.reason
+        assert not guarded(far).in_distribution.any()
+        assert guarded(inputs[400:500]).in_distribution.mean() > 0.8
+    # Its features alone do not show it.
+    alone = ns.wrap(model, features="penultimate", detector=ns.Combined()).fit(inputs[:400], labels)
+    assert alone.calibrate(inputs[400:])(far).in_distribution.any()
+    # A later batch that is wrong is an error, and does not lead to fewer samples.
+    with pytest.raises(ns.NescioError, match="batch"):
+        ns.wrap(model).calibrate(iter([inputs[:300], inputs[:300, :5]]))
+    # Whole numbers, such as tokens, have no guard.
+    embedding = torch.nn.Sequential(
+        torch.nn.EmbeddingBag(30, 9), torch.nn.Linear(9, 9), torch.nn.ReLU(), torch.nn.Linear(9, 4)
+    )
+    tokens = rng.integers(0, 30, (400, 5))
+    assert "input" not in ns.wrap(embedding).calibrate(tokens).runner.layers
 
 
 def test_a_model_whose_inner_layer_is_no_matrix_is_judged_by_its_logits():

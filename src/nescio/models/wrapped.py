@@ -382,7 +382,8 @@ class Wrapped:
             first = list(islice(inputs, 1))
             inputs = chain(first, inputs)
         # A scikit-learn model has its input as features. More of them may be a sparse vocabulary.
-        choices = [Combined()] if INPUT in runner.automatic else [GUARDED_INPUT, Combined()]
+        is_read = INPUT in (*runner.automatic, runner.features)
+        choices = [Combined()] if is_read else [GUARDED_INPUT, Combined()]
         if getattr(runner, "n_features", 0) > MOST_FEATURES:
             choices = []
         # A layer may be no matrix, or have words or missing values, which the model takes, but no
@@ -390,6 +391,8 @@ class Wrapped:
         for detector in choices:
             try:
                 ready = Wrapped(with_layers(runner, detector))
+                if not is_read and ready.runner.features == INPUT:  # it has no other layer
+                    continue
                 if not ready._has_layers(first):
                     continue
             except NescioError:
