@@ -87,9 +87,9 @@ def export_onnx(
     """Write a classifier and its detector as one ONNX graph.
 
     The graph returns logits, probs, score, p_value and in_distribution, and the layers that the
-    detector reads, each under its name, but not the input. Its opset is that of an ONNX file, and at least 18. Before
-    the file gets its name, onnxruntime runs it on samples, and the results are compared with
-    Python's.
+    detector reads, each under its name, but not the input. Its opset is that of an ONNX file, and
+    at least 18. Before the file gets its name, onnxruntime runs it on samples, and the results are
+    compared with Python's.
 
     Parameters
     ----------

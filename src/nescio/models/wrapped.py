@@ -34,7 +34,6 @@ from nescio.errors import (
     MissingInputError,
     NescioError,
     NonFiniteError,
-    ParameterError,
     ShapeError,
     TruncatedTextWarning,
     label_difference,
