@@ -177,16 +177,30 @@ def test_calibrate_warns_once_of_what_the_detector_lets_through(table):
     assert "NOT SEEN" not in unchecked._repr_html_()
 
 
-def test_shuffled_columns_alone_are_no_reason_to_warn():
-    flagged = {"x 10": 1.0, "shuffled": 0.1}
+def test_faults_within_the_range_of_each_column_are_no_reason_to_warn():
+    flagged = {"x 10": 1.0, "shuffled": 0.1, "mirrored": 0.1, "noise": 0.4}
     check = ns.SelfCheck("knn", "input", 30, dict.fromkeys(flagged, ""), flagged, 0.05)
-    assert list(check.lets_through) == ["shuffled"]
+    assert list(check.lets_through) == ["shuffled", "mirrored", "noise"]
+    assert "stay ordinary: 'shuffled', 'mirrored', 'noise'." in str(check)
     with warnings.catch_warnings():
         warnings.simplefilter("error", BlindSpotWarning)
-        warn_of_blind_spots(check, has_learned=True)
+        warn_of_blind_spots(check, "Try another.")
     flagged["x 10"] = 0.4
-    with pytest.warns(BlindSpotWarning, match="an earlier layer"):
-        warn_of_blind_spots(check, has_learned=True)
+    with pytest.warns(BlindSpotWarning, match="40% of x 10.* Try another"):
+        warn_of_blind_spots(check, "Try another.")
+    images = {"black": 1.0, "noise": 0.4}  # random pixels are no ordinary image
+    check = ns.SelfCheck("knn", "input", 30, dict.fromkeys(images, ""), images, 0.05)
+    with pytest.warns(BlindSpotWarning, match="40% of noise"):
+        warn_of_blind_spots(check, "Try another.")
+
+
+def test_the_advice_fits_the_model(table):
+    model, x = table
+    with pytest.warns(BlindSpotWarning, match=r"\(fit\) sees more"):
+        ns.wrap(model, detector="joint_energy").calibrate(x[400:])
+    with pytest.warns(BlindSpotWarning, match="Try another detector") as caught:
+        ns.wrap(model, detector="linear_probe").fit(x[:400], x[:400] > 5).calibrate(x[400:])
+    assert "layer" not in str(caught[0].message)  # a scikit-learn model has none
 
 
 def test_a_classifier_with_verdicts_is_checked_too(table):
@@ -221,18 +235,26 @@ def test_the_numbers_of_a_data_frame_change_and_its_words_stay(table):
     frame["known"] = x[:, 1] > 5
     seen = []
 
+    words = []
+
     def numbers(part):
-        assert set(part["word"]) <= {"high", "low"}
         assert part["known"].dtype == bool
+        words.append(set(part["word"]))
         seen.append(part["e"].to_numpy())
-        return part[list("abcd")].to_numpy()
+        return np.nan_to_num(part[list("abcd")].to_numpy())
 
     steps = FunctionTransformer(numbers), OneVsRestClassifier(LogisticRegression())
     model = make_pipeline(*steps).fit(frame[:400], x[:400] > 5)
     wrapped = ns.wrap(model, detector="joint_energy").calibrate(frame[400:])
     assert wrapped.checked.n_samples == 50
     assert "error" not in str(wrapped.checked)
-    assert (seen[-4] == 0).all()  # zeros, shuffled, mirrored, noise
+    assert list(wrapped.checked.flagged)[-5:] == [
+        *("zeros", "shuffled", "noise", "missing", "new words")
+    ]
+    assert (seen[-5] == 0).all()
+    assert np.isnan(seen[-2]).all()
+    assert all(named <= {"high", "low"} for named in words[:-1])
+    assert not words[-1] & {"high", "low"}
     assert frame["e"].tolist() == list(range(1000))
 
 

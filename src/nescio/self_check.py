@@ -20,16 +20,20 @@ from numpy.typing import NDArray
 from nescio._charts.results import Result, View, table, word
 from nescio._charts.svg import Markup
 from nescio._validation import Array, BoolArray, checked_whole
-from nescio.errors import BlindSpotWarning, counted, warn
+from nescio.errors import BlindSpotWarning, counted, listed, warn
 
 __all__ = ["SelfCheck"]
 
-NUMBERS, IMAGES, TEXTS = "numbers", "images", "texts"
+NUMBERS, TABLES, IMAGES, TEXTS = "numbers", "tables", "images", "texts"
 
 _SEEN = 0.5  # the share that is flagged of a fault that counts as seen
 _FAR = 5  # standard deviations
 _LARGEST = 20  # images with larger values are taken to be on the scale from 0 to 255
-_SHUFFLED = "shuffled"
+_SCALED, _SHUFFLED, _MIRRORED, _NOISE = "x 10", "shuffled", "mirrored", "noise"
+_NEW_WORD = "(a new word)"
+
+WORDS = ["object", "string", "category"]
+"""The types of the columns of a pandas frame that hold words."""
 
 Change = Callable[[Any], Any]  # ordinary values in, faulty ones out
 Make = Callable[[Any, Generator], Any]
@@ -87,6 +91,15 @@ class SelfCheck(Result):
         """The faults of which less than half of the samples are flagged, with this share."""
         return {fault: share for fault, share in self.flagged.items() if share < _SEEN}
 
+    @property
+    def may_be_ordinary(self) -> set[str]:
+        """The faults that keep each column in its usual range, and any that shuffles."""
+        return {_SHUFFLED, *([_MIRRORED, _NOISE] if self._has_columns else [])}
+
+    @property
+    def _has_columns(self) -> bool:
+        return _SCALED in self.flagged
+
     def columns(self) -> dict[str, Any]:
         """Return a table as columns: fault, change, n_samples and flagged (a share)."""
         return {
@@ -107,6 +120,12 @@ class SelfCheck(Result):
             f"{self.detector} lets {len(self.lets_through)} of {len(self.flagged)} faults through"
         )
 
+    def _on_ordinary(self) -> list[str]:
+        ordinary = [fault for fault in self.lets_through if fault in self.may_be_ordinary]
+        if not self._has_columns or not ordinary:
+            return []
+        return [f"Columns that are independent of each other stay ordinary: {listed(ordinary)}."]
+
     def drawn(self) -> Markup:
         """Return the table as HTML, for the card of a wrapped model and for a report."""
         view = self._view()
@@ -125,7 +144,10 @@ class SelfCheck(Result):
                     for fault in self.flagged
                 ],
             },
-            notes=[f"Without a fault, {self.unchanged:.0%} are flagged."],
+            notes=[
+                f"Without a fault, {self.unchanged:.0%} are flagged.",
+                *self._on_ordinary(),
+            ],
         )
 
 
@@ -153,13 +175,13 @@ def _random_letters(text: str, rng: Generator) -> str:
 # By kind of data and name: what is done, in at most 40 characters, and how.
 FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
     NUMBERS: {
-        "x 10": ("all values times 10", lambda x, _: x * 10),
+        _SCALED: ("all values times 10", lambda x, _: x * 10),
         "/ 10": ("all values divided by 10", lambda x, _: x / 10),
         "shifted": (f"{_FAR} standard deviations added", lambda x, _: x + _FAR * x.std(0)),
         "zeros": ("all values 0", lambda x, _: np.zeros_like(x)),
         _SHUFFLED: ("each column shuffled over samples", lambda x, rng: rng.permuted(x, axis=0)),
-        "mirrored": ("small values large, by column", lambda x, _: x.max(0) + x.min(0) - x),
-        "noise": (
+        _MIRRORED: ("small values large, by column", lambda x, _: x.max(0) + x.min(0) - x),
+        _NOISE: (
             "random numbers in each column's range",
             lambda x, rng: rng.uniform(x.min(0), x.max(0), x.shape).astype(x.dtype),
         ),
@@ -174,7 +196,7 @@ FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
             "the pixels of each image shuffled",
             lambda x, rng: rng.permuted(x.reshape(len(x), -1), axis=1).reshape(x.shape),
         ),
-        "noise": (
+        _NOISE: (
             "random pixels",
             lambda x, rng: rng.uniform(x.min(), x.max(), x.shape).astype(x.dtype),
         ),
@@ -197,9 +219,31 @@ FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
 }
 
 
+def _of_numbers(make: Make, frame: Any, rng: Generator) -> Any:
+    """Make a fault in the number columns of a pandas frame; its words stay."""
+    numbers = frame.select_dtypes("number", exclude="timedelta")
+    values = numbers.to_numpy(np.float64, na_value=np.nan)
+    return frame.assign(**dict(zip(numbers, _changed(make, rng, values).T, strict=True)))
+
+
+def _new_words(frame: Any, _: Generator) -> Any:
+    return frame.assign(**dict.fromkeys(frame.select_dtypes(WORDS), _NEW_WORD))
+
+
+FAULTS[TABLES] = {
+    **{
+        fault: (what, partial(_of_numbers, make))
+        for fault, (what, make) in FAULTS[NUMBERS].items()
+        if fault != _MIRRORED  # there are enough without it
+    },
+    "missing": ("all numbers missing", partial(_of_numbers, lambda x, _: x * np.nan)),
+    "new words": ("unknown words", _new_words),
+}
+
+
 def _changed(make: Make, rng: Generator, values: Any) -> Any:
     """Make a fault; what is missing (NaN) or masked (-inf) among numbers stays so."""
-    if isinstance(values, list):
+    if not isinstance(values, np.ndarray):
         return make(values, rng)
     finite = np.isfinite(values)
     return np.where(finite, make(np.where(finite, values, 0), rng), values)
@@ -234,19 +278,15 @@ def spread_rows(n_rows: int, n_samples: int) -> NDArray[np.intp]:
     return np.linspace(0, n_rows - 1, min(n_rows, n_samples)).astype(np.intp)
 
 
-def warn_of_blind_spots(check: SelfCheck, *, has_learned: bool) -> None:
-    """Warn if faults are let through, unless only shuffled samples are.
+def warn_of_blind_spots(check: SelfCheck, advice: str) -> None:
+    """Warn if faults are let through, unless these can leave ordinary data.
 
-    Independent columns are ordinary data when they are shuffled, and a model that counts words does
-    not see their order.
+    Columns that are independent of each other are ordinary if they are shuffled, and so are other
+    values within their ranges. A model that counts words does not see their order.
     """
-    if check.lets_through.keys() <= {_SHUFFLED}:
-        return
-    advice = "A detector that has learned from training inputs and labels (fit) sees more"
-    if has_learned:
-        advice = "Try an earlier layer (features=...) or another detector"
-    warn(
-        f"{check.summary()} {advice}. Or reject such inputs before the model. The attribute "
-        "`checked` has the table.",
-        BlindSpotWarning,
-    )
+    if not check.lets_through.keys() <= check.may_be_ordinary:
+        warn(
+            f"{check.summary()} {advice} Or reject such inputs before the model. The attribute "
+            "`checked` has the table.",
+            BlindSpotWarning,
+        )

@@ -8,6 +8,7 @@ import sklearn
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
+from sklearn.decomposition import TruncatedSVD
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
@@ -185,7 +186,7 @@ def test_an_ordinary_frame_needs_no_preparation(frame):
     assert (model.verdict(x[700:].assign(a=np.nan, b=np.nan, c=np.nan, d=np.nan)) == -1).all()
 
 
-def test_the_detector_reads_what_a_pipeline_gives_its_classifier(frame):
+def test_the_detector_reads_the_columns_that_a_pipeline_reads(frame):
     x, y = frame
     x = x.dropna()
     columns = make_column_transformer(
@@ -193,7 +194,7 @@ def test_the_detector_reads_what_a_pipeline_gives_its_classifier(frame):
     )
     model = WithVerdict(make_pipeline(columns, LOGISTIC)).fit(x[:600], y.loc[x.index][:600])
     assert "sparse" not in model.reason_
-    assert model.detector_.n_columns_["features"] == 13  # 6, whether each is missing, a constant
+    assert model.detector_.n_columns_["features"] == 12  # 4, whether each is missing, 3, a constant
     np.testing.assert_array_equal(model.verdict(x[600:]), model.verdict(x[600:].assign(e=60.0)))
     assert (model.verdict(x[600:].assign(c=5000.0)) == -1).all()
 
@@ -400,15 +401,15 @@ def test_the_columns_that_are_strange_are_named(frame):
     assert x["c"].min() - 1 <= first.low < first.high <= x["c"].max() + 1
     assert first.excess == pytest.approx((1e5 - first.high) / (first.high - first.low), 1e-3)
     assert first.high - first.low > 0.5 * span
-    assert [(c.column, c.value) for c in word] == [("kind", "ultraviolet")]
+    assert (word[0].column, word[0].value) == ("kind", "ultraviolet")
     assert (missing[0].column, missing[0].value) == ("a", "missing")
     line = f"c = 1e+05 (usually {first.low:.5g} to {first.high:.5g})"
     assert line in repr(explanation[1])
     assert line in explanation[1]._repr_html_()
-    assert "Out of the usual range: kind = ultraviolet (rare or new)." in repr(explanation[2])
+    assert "Out of the usual range: kind = ultraviolet (rare or new)" in repr(explanation[2])
     assert explanation.to_pandas()["unusual"].tolist()[1:3] == ["c = 1e+05", "kind = ultraviolet"]
     parts = {part["detector"]: part for part in explanation[2].as_dict()["parts"]}
-    (column,) = parts["out_of_range"]["reason"]["ranges"]
+    column = parts["out_of_range"]["reason"]["ranges"][0]
     assert column | {"excess": 1} == {
         "column": "kind", "value": "ultraviolet", "low": None, "high": None, "excess": 1,
     }  # fmt: skip
@@ -455,10 +456,44 @@ def test_a_name_and_a_value_belong_together(frame):
     model = WithVerdict(make_pipeline(columns, LOGISTIC)).fit(x[:700], y[:700])
     strange = x[700:701].assign(b=1e6)
     values = {c.column: c.value for c in model.explain(strange)[0].by_column().ranges}
-    assert values["functiontransformer__b"] == pytest.approx(np.log(1e6))  # not "b" of the table
-    assert values["b"] == pytest.approx(1e6)
+    assert values["b"] == pytest.approx(1e6)  # as the table has it, not as the pipeline does
     batches = model.wrapped_.explain([strange])[0].by_column().ranges
     assert "b" not in {column.column for column in batches}  # the values are standardised
+
+
+def test_new_words_and_missing_values_show_behind_an_encoder_and_an_imputer(frame):
+    x, y = frame
+    x = x.dropna()
+    columns = make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), list("abcd")),
+        (OneHotEncoder(handle_unknown="ignore"), ["kind"]),
+    )
+    model = make_pipeline(columns, LOGISTIC).fit(x[:400], y.loc[x.index][:400])
+    guarded = ns.wrap(model).fit(x[:400], y.loc[x.index][:400]).calibrate(x[400:])
+    assert guarded.label_names == tuple(y.columns)
+    for strange in (x.assign(kind="unheard"), x.assign(a=np.nan)):
+        assert not guarded(strange[:50]).in_distribution.any()
+    assert {"missing", "new words"} <= guarded.checked.flagged.keys() - guarded.checked.lets_through
+    reasons = str(guarded.explain(x[:1].assign(kind="unheard", a=np.nan))[0])
+    assert "kind = unheard (rare or new)" in reasons
+    assert "a = missing" in reasons
+    unread = x.assign(id=-1.0, e=1e9)  # columns that the pipeline does not read
+    np.testing.assert_array_equal(guarded(unread).in_distribution, guarded(x).in_distribution)
+
+
+def test_free_texts_are_read_as_the_pipeline_prepares_them(frame):
+    x, y = frame
+    x = (
+        x[["a"]]
+        .fillna(0)
+        .assign(text=[f"word{row} {'red' if row % 2 else 'blue'}" for row in x.index])
+    )
+    columns = make_column_transformer(
+        (make_pipeline(TfidfVectorizer(), TruncatedSVD(5, random_state=0)), "text"),
+        (StandardScaler(), ["a"]),
+    )
+    model = WithVerdict(make_pipeline(columns, LOGISTIC)).fit(x, y)
+    assert model.detector_.n_columns_["features"] == 13  # 6, whether each is missing, a constant
 
 
 @pytest.mark.filterwarnings("ignore")  # rows are equal by nature

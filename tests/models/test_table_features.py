@@ -46,8 +46,12 @@ def test_an_unknown_word_has_a_column():
     pandas = pytest.importorskip("pandas")
     features = TableFeatures().fit(pandas.DataFrame({"kind": ["x", "y", None] * 50}))
     transformed = features.transform(pandas.DataFrame({"kind": ["x", "z", None]}))
-    expected = [[0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
+    expected = [[0, 1, 0, 0], [0, 0, 0, 8], [1, 0, 0, 0]]  # all in fit are known words
     np.testing.assert_array_equal(transformed[:, :4], expected)
+    ids = TableFeatures().fit(pandas.DataFrame({"kind": [f"r{row}" for row in range(150)]}))
+    np.testing.assert_array_equal(ids.transform(pandas.DataFrame({"kind": ["z"]}))[0, 0], 1)
+    missing = TableFeatures().fit([[1.0, np.nan], [3.0, 2.0]]).transform([[np.nan, np.nan]])
+    np.testing.assert_array_equal(missing[0, :4], [0, 0, 8, 1])
 
 
 def test_a_frame_after_an_array_and_an_array_after_a_frame():

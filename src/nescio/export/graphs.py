@@ -22,7 +22,8 @@ from nescio.errors import ExportError, FileFormatError, NescioError, require
 from nescio.export.detector_head import DetectorHead
 from nescio.export.parity import Samples
 from nescio.models import Runner
-from nescio.models.base import FEATURES, INPUT, flat_input, pooled
+from nescio.models.base import FEATURES, flat_input, pooled
+from nescio.outputs.outputs import INPUT
 
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 """The outputs of a fused graph, followed by the layers that the detector reads."""

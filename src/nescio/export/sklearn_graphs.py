@@ -21,11 +21,11 @@ from sklearn.tree import BaseDecisionTree
 
 from nescio._validation import Array
 from nescio.errors import ExportError, require
-from nescio.models.base import INPUT, PREPARED
+from nescio.models.base import PREPARED
 from nescio.models.onnx_models import open_session
 from nescio.models.sklearn_models import SklearnRunner, split_steps
 from nescio.models.table_features import TableFeatures
-from nescio.outputs.outputs import PENULTIMATE
+from nescio.outputs.outputs import INPUT, PENULTIMATE
 
 
 def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[Any, list[str]]:
@@ -98,6 +98,7 @@ class _Nodes:
         scaled = self.add("Div", self.add("Sub", numbers, features.mean_), features.scale_)
         scaled = self.add("Where", missing, np.zeros(1), scaled)
         flags = self.add("Cast", missing, to=self.onnx.TensorProto.DOUBLE)
+        flags = self.add("Mul", flags, features.weights_)
         nothing = self.add("MatMul", flags, np.zeros((len(features.kept_), 1)))
         constant = self.add("Add", nothing, np.array([len(features.kept_) ** 0.5]))
         return self.add("Concat", scaled, flags, constant, axis=1)

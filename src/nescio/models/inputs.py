@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nescio._validation import check_values, is_frame, is_torch, to_numpy
 from nescio.errors import InputError, ShapeError, listed
 from nescio.models.images import IMAGE_SUFFIXES
-from nescio.self_check import IMAGES, NUMBERS, TEXTS, spread_rows
+from nescio.self_check import IMAGES, NUMBERS, TABLES, TEXTS, spread_rows
 
 
 class InputBatch(NamedTuple):
@@ -197,16 +197,15 @@ def _items(inputs: Any) -> Sequence[Any]:
 
 
 class Changeable(NamedTuple):
-    """Some of the inputs: what a fault changes of them, and how they become inputs again."""
+    """Some of the inputs, which a fault can change."""
 
     kind: str  # one of the kinds of faults
     rows: NDArray[np.intp]
     values: Any
-    rebuilt: Callable[[Any], Any]
 
 
 def changeable(inputs: Any, n_samples: int, *, is_table: bool, is_bytes: bool) -> Changeable | None:
-    """Return a few inputs if they are numbers, images or texts; None for anything else.
+    """Return a few inputs if they are numbers, tables, images or texts; None for anything else.
 
     `is_table` allows whole numbers and lists, which elsewhere are tokens and batches. `is_bytes`
     says that images of uint8 are preprocessed.
@@ -217,22 +216,13 @@ def changeable(inputs: Any, n_samples: int, *, is_table: bool, is_bytes: bool) -
         return None
     rows = spread_rows(len(inputs if texts is None else texts), n_samples)
     if texts is not None:
-        return Changeable(TEXTS, rows, [texts[row] for row in rows], list)
-    if is_pandas:  # its words stay
-        frame = inputs.iloc[rows]
-        numbers = frame.select_dtypes("number", exclude="timedelta")
-        values = numbers.to_numpy(np.float64, na_value=np.nan)
-
-        def rebuilt(values: Any) -> Any:
-            changed = frame.copy()
-            changed[list(numbers.columns)] = values
-            return changed
-
-        return Changeable(NUMBERS, rows, values, rebuilt) if values.size else None
+        return Changeable(TEXTS, rows, [texts[row] for row in rows])
+    if is_pandas:
+        return Changeable(TABLES, rows, inputs.iloc[rows])
     values = to_numpy((np.asarray(inputs) if isinstance(inputs, list) else inputs)[rows])
     if is_table and values.ndim == 2 and values.dtype.kind in "iu":
         values = values.astype(np.float64)
     if values.ndim < 2 or not (is_bytes or values.dtype.kind == "f"):
         return None
     # Signals, such as sound, have three dimensions.
-    return Changeable(IMAGES if values.ndim > 3 else NUMBERS, rows, values, lambda changed: changed)
+    return Changeable(IMAGES if values.ndim > 3 else NUMBERS, rows, values)

@@ -23,7 +23,6 @@ from nescio.errors import (
 )
 from nescio.models.base import (
     FEATURES,
-    INPUT,
     POOLED,
     Runner,
     flat_input,
@@ -31,7 +30,7 @@ from nescio.models.base import (
 )
 from nescio.models.images import PREPROCESSING_KEY, Preprocessing, content_hash
 from nescio.models.texts import NAMES, TOKENIZER_KEY, TextTokenizer, load_tokenizer
-from nescio.outputs.outputs import PENULTIMATE
+from nescio.outputs.outputs import INPUT, PENULTIMATE
 
 LABEL_NAMES_KEY = "nescio.label_names"
 """Where the metadata of a file keeps the label names."""

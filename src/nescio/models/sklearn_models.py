@@ -14,10 +14,10 @@ from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.detectors.combined import MOST_FEATURES
 from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
 from nescio.explain import ExplainedVerdicts
-from nescio.models.base import AUTO_LAYER, INPUT, PREPARED, Runner, layer_names
+from nescio.models.base import AUTO_LAYER, PREPARED, Runner, layer_names
 from nescio.models.inputs import as_texts, n_rows
 from nescio.models.table_features import TableFeatures, after, table_features
-from nescio.outputs.outputs import PENULTIMATE
+from nescio.outputs.outputs import INPUT, PENULTIMATE
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
 _TEXTS = "pass a pipeline that begins with a vectoriser, such as TfidfVectorizer."
@@ -96,8 +96,7 @@ class SklearnRunner(Runner):
     def fitted_to(self, train: Any) -> Self:
         """Return a runner that prepares the columns of a table, if features were not chosen.
 
-        `TableFeatures` learns from what the classifier reads of the training inputs. Sparse
-        matrices and batches stay as they are.
+        Sparse matrices and batches stay as they are.
         """
         inputs = to_numpy(train) if is_torch(train) else train
         if not self.layers_are_default or not self.takes(inputs) or self.n_features > MOST_FEATURES:

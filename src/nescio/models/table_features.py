@@ -4,49 +4,61 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.pipeline import make_pipeline
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
+from nescio.detectors.combined import MOST_FEATURES
 from nescio.errors import IgnoredColumnsWarning, InputError, listed, warn
+from nescio.self_check import WORDS
 
 # A column that is nearly constant, such as a pixel at the edge, would otherwise outweigh all others
 # in the few rows where it is not.
 _MOST_DEVIATIONS = 8
 _RARE = 0.01  # words of fewer rows count as one, so that ids and free text add nothing
 _MOST_COUNTED = 50  # with more rows, whole numbers that are all different are taken for ids
-_UNIT_TOLERANCE = 1e-6  # of the largest value; scalers may compute in float32
 
 Floats = NDArray[np.float64]
 
 
-def table_features(train: Any, steps: Sequence[Any]) -> Any:
-    """Return fitted features of what a classifier reads of the training inputs.
+def table_features(train: Any, steps: Sequence[Any]) -> TableFeatures | Pipeline | None:
+    """Return fitted features of the columns that a model reads; None if it reads no table.
 
-    That is what `steps`, the other steps of its pipeline, make of them. None if it is no table.
+    They are the columns of its input, in which new words and missing values show; or, if that is no
+    table, has free text or too many columns, what `steps`, those before the classifier, make of it.
     """
+    features = None
+    if not sparse.issparse(train) and _is_table(train) and np.shape(train)[1] <= MOST_FEATURES:
+        features = TableFeatures(_read_columns(steps, train)).fit(train)
+        if not steps or all(features.usual_words_):  # words that are all rare are texts
+            return features
     reached = after(steps, train)
-    if sparse.issparse(reached):
-        return None  # such as the words of a vocabulary
-    if not hasattr(reached, "select_dtypes"):  # no data frame
-        array = np.asarray(reached)
-        if array.ndim != 2 or array.dtype.kind not in "fiub":
-            return None  # such as texts
-    features = TableFeatures().fit(reached)
-    if not steps:
+    if sparse.issparse(reached) or not _is_table(reached):
         return features
-    whole = make_pipeline(*steps, features)
-    with suppress(AttributeError, ValueError):  # not every step names its columns
-        columns = [c for _, c in train.items()] if hasattr(train, "items") else np.asarray(train).T
-        sources = dict(zip(_check_feature_names_in(whole), columns, strict=True))
-        features.take_units(sources, reached, whole[:-1].get_feature_names_out())
-    return whole
+    return make_pipeline(*steps, TableFeatures().fit(reached))
+
+
+def _is_table(data: Any) -> bool:
+    array = data if hasattr(data, "select_dtypes") else np.asarray(data)
+    return array.ndim == 2 and (array is data or array.dtype.kind in "fiub")
+
+
+def _read_columns(steps: Sequence[Any], train: Any) -> list[Any] | None:
+    """Return the columns of a data frame that the steps read, if they leave some out."""
+    first: Any = steps[0] if steps else None
+    while hasattr(first, "steps"):
+        first = first.steps[0][1]
+    if not isinstance(first, ColumnTransformer) or not hasattr(train, "select_dtypes"):
+        return None
+    places = first._transformer_to_input_indices
+    read = {p for name, part, _ in first.transformers_ if part != "drop" for p in places[name]}
+    return None if len(read) == train.shape[1] else list(train.columns[sorted(read)])
 
 
 def after(steps: Sequence[Any], inputs: Any) -> Any:
@@ -67,9 +79,16 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
       ids and left out, with a warning. As floats they are kept. Ids that are floats, or that a
       pipeline has scaled, are not noticed: drop them yourself.
     - A missing number counts as the mean, and a further column says that it is missing.
+    - What is missing or a rare word in a column where this never happened in `fit` counts as 8
+      standard deviations.
     - Times are left out: each new row is later than all training rows.
     - The constant column has the length of a typical row. Detectors that divide features by their
       length, such as `knn`, would not notice without it how far from the mean a row is.
+
+    Parameters
+    ----------
+    columns : list, optional
+        The names of the columns of a data frame to use. By default, all of them.
 
     Examples
     --------
@@ -77,6 +96,9 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     >>> features.transform([[2.0, 500.0]]).round(2)
     array([[0.  , 2.  , 0.  , 0.  , 1.41]])
     """
+
+    def __init__(self, columns: Sequence[Any] | None = None) -> None:
+        self.columns = columns
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn means, standard deviations and words from a data frame or an array."""
@@ -95,7 +117,9 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.scale_ = np.where(spread > 0, spread, 1.0)
         self.usual_words_ = [_usual_words(column) for column in words.T]
         self.names_ = list(_check_feature_names_in(self)[self.kept_])
-        self.units_ = np.repeat([[0.0], [1.0]], len(self.names_), axis=1)  # offsets and factors
+        self.weights_ = np.ones(1)  # of what is missing or a word
+        flags = self.transform(X)[:, len(self.names_) : -1]
+        self.weights_ = np.where(flags.any(0), 1.0, _MOST_DEVIATIONS)
         return self
 
     def transform(self, X: Any) -> Floats:
@@ -103,16 +127,23 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         numbers, words = self._columns(X, reset=False)
         missing = np.isnan(numbers)
-        parts = [np.where(missing, 0.0, (numbers - self.mean_) / self.scale_), missing]
+        flags = [missing]
         for column, usual in zip(words.T, self.usual_words_, strict=True):
             known = column[:, None] == np.array(usual, dtype=object)  # (n_samples, n_words)
-            parts += [known, ~known.any(1, keepdims=True)]
-        n_columns = numbers.shape[1] + words.shape[1]
-        return np.hstack([*parts, np.full((len(numbers), 1), np.sqrt(n_columns))], dtype=np.float64)
+            flags += [known, ~known.any(1, keepdims=True)]
+        return np.hstack(
+            [
+                np.where(missing, 0.0, (numbers - self.mean_) / self.scale_),
+                np.hstack(flags) * self.weights_,
+                np.full((len(numbers), 1), np.sqrt(numbers.shape[1] + words.shape[1])),
+            ]
+        )
 
     def _columns(self, X: Any, reset: bool) -> tuple[Floats, NDArray[np.object_]]:
         """Return the numbers, and the words as text."""
         is_frame = hasattr(X, "select_dtypes")
+        if self.columns is not None:
+            X = X[list(self.columns)]
         if reset:
             self.numbers_: list[Any] | None = None
             self.words_: list[Any] = []
@@ -127,7 +158,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             numbers = X.select_dtypes(["number", "bool"], exclude="timedelta")
             self.numbers_ = _without_ids({name: numbers[name] for name in numbers})
             self.kept_ = [list(X.columns).index(name) for name in self.numbers_]
-            self.words_ = list(X.select_dtypes(["object", "string", "category"]).columns)
+            self.words_ = list(X.select_dtypes(WORDS).columns)
         values = X[self.numbers_].to_numpy(dtype=np.float64, na_value=np.nan)
         words = X[self.words_].astype(object)
         return values, np.where(words.isna(), "", _as_texts(words.to_numpy(dtype=object)))
@@ -142,39 +173,17 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         features, n_numbers = np.asarray(self.transform(X)), numbers.shape[1]
         sizes = [len(usual) + 1 for usual in self.usual_words_]
         texts = np.repeat(np.where(words == "", "missing", words), sizes, axis=1)
-        (offset, factor), missing = self.units_, np.full(numbers.shape, "missing")
+        missing = np.full(numbers.shape, "missing")
         constant = np.full((len(numbers), 1), None)
-        values = np.hstack([offset + factor * numbers, missing, texts, constant], dtype=object)
-        hidden = (features != 1) | (high > 0.5)  # a word is unusual if its column is usually 0
+        values = np.hstack([numbers, missing, texts, constant], dtype=object)
+        hidden = (features <= 0) | (high > 0.5)  # a word is unusual if its column is usually 0
         is_flag = np.isin(features, (0, 1)) & (np.abs(low) < 0.01) & (np.abs(high - 1) < 0.01)
         hidden[:, :n_numbers] = np.isnan(numbers) | is_flag[:, :n_numbers]
         values[hidden] = None
         ends = np.full((2, features.shape[1]), np.nan)
-        usual_numbers = self.mean_ + self.scale_ * np.stack([low, high])[:, :n_numbers]
-        ends[:, :n_numbers] = np.sort(offset + factor * usual_numbers, axis=0)
+        ends[:, :n_numbers] = self.mean_ + self.scale_ * np.stack([low, high])[:, :n_numbers]
         names = [*self.names_, *self.names_, *np.repeat(self.words_, sizes), "constant"]
         return {"names": list(map(str, names)), "values": values, "low": ends[0], "high": ends[1]}
-
-    def take_units(self, sources: dict[str, Any], reached: Any, names: Sequence[str]) -> None:
-        """Show numbers in the units of `sources`, of which a pipeline made `reached`.
-
-        It is possible for a column that is a linear function of one with the same name, such as
-        after StandardScaler. Others keep the names that the pipeline gives them.
-        """
-        self.names_ = [str(names[number]) for number in self.kept_]
-        for number, column in enumerate(self._columns(reached, reset=False)[0].T):
-            with suppress(KeyError, TypeError, ValueError):  # there is none, or it has no numbers
-                name = self.names_[number]
-                name = name if name in sources else name.rpartition("__")[2]
-                source = np.asarray(sources[name], dtype=np.float64)
-                known = np.isfinite(column) & np.isfinite(source)
-                column, source = column[known], source[known]
-                first, last = source[[column.argmin(), column.argmax()]]
-                factor = (last - first) / (np.ptp(column) or np.nan)
-                offset = first - factor * column.min()
-                tolerance = _UNIT_TOLERANCE * np.abs(source).max()
-                if np.allclose(offset + factor * column, source, rtol=0, atol=tolerance):
-                    self.names_[number], self.units_[:, number] = name, (offset, factor)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

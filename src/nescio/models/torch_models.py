@@ -24,9 +24,9 @@ from torch.nn.modules import activation, dropout
 
 from nescio._validation import Array, to_numpy
 from nescio.errors import InputError, NescioError, ParameterError, ShapeError, nearest, require
-from nescio.models.base import INPUT, POOLED, Runner, flat_input, pooled
+from nescio.models.base import POOLED, Runner, flat_input, pooled
 from nescio.models.texts import NAMES, TextTokenizer
-from nescio.outputs.outputs import PENULTIMATE
+from nescio.outputs.outputs import INPUT, PENULTIMATE
 
 Leaves = Sequence[tuple[str, nn.Module]]
 """Layers without layers inside, by name and in an order."""

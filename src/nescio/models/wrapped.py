@@ -359,15 +359,18 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
+        runner = self.runner
+        if self.label_names is None and hasattr(labels, "columns"):
+            runner = runner.changed(label_names=[str(name) for name in labels.columns])
         if self.detector is not None and not self.reason:
-            own, runner = copy.deepcopy(self.detector), self.runner
+            own = copy.deepcopy(self.detector)
             if _read_by(own) & {FEATURES, "head", PENULTIMATE} == {FEATURES}:
                 runner = runner.fitted_to(train)
             ready = Wrapped(runner, own)
             outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
             return Wrapped(ready.runner, own.fit(outputs, from_probs=False))
-        ready, outputs = self._outputs_with_features(
-            self.runner.fitted_to(train), train, labels, batch_size
+        ready, outputs = Wrapped(runner)._outputs_with_features(
+            runner.fitted_to(train), train, labels, batch_size
         )
         detector, reason = default_detector(outputs)
         return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
@@ -454,12 +457,17 @@ class Wrapped:
             detector, reason = default_detector(held_out=outputs, has_learned=has_learned)
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
-        calibrated = Wrapped(model.runner, detector, reason)
+        calibrated, runner = Wrapped(model.runner, detector, reason), model.runner
         if self_check:
             calibrated.checked = calibrated.self_check(
                 held_out, outputs=outputs, groups=groups, n_samples=_FEW, batch_size=batch_size
             )
-            warn_of_blind_spots(calibrated.checked, has_learned=bool(detector.learns_from))
+            advice = "A detector that has learned from training inputs and labels (fit) sees more."
+            if detector.learns_from:
+                advice = "Try another detector."
+                if runner.kind != "sklearn" and runner.features != INPUT:
+                    advice = "Try an earlier layer (features='NAME'), or another detector."
+            warn_of_blind_spots(calibrated.checked, advice)
         return calibrated
 
     def self_check(
@@ -474,11 +482,11 @@ class Wrapped:
         """Return how many inputs would be flagged after gross faults, as one table.
 
         The faults depend on the inputs. Numbers of two or three dimensions, and the number columns
-        of a pandas frame: scaled, shifted, zeros, shuffled, mirrored, noise. Images, of four
-        dimensions: black, white, inverted, of the wrong scale, shuffled, noise. Texts: empty,
-        random letters, one word, shuffled. The model runs on each. A fault with which it raises an
-        error counts as seen. Of a DataLoader, the first batch is used. Other inputs, such as tokens
-        or batches, cannot be changed, and some
+        of a pandas frame: scaled, shifted, zeros, shuffled, mirrored, noise; of a frame also
+        missing numbers and new words. Images, of four dimensions: black, white, inverted, of the
+        wrong scale, shuffled, noise. Texts: empty, random letters, one word, shuffled. The model
+        runs on each. A fault with which it raises an error counts as seen. Of a DataLoader, the
+        first batch is used. Other inputs, such as tokens or batches, cannot be changed, and some
         models do not run on a few inputs: the faults are then made in the outputs, as the
         detector's own `self_check` does.
 
@@ -513,9 +521,8 @@ class Wrapped:
                 values = change(part.values)
                 if _is_same(values, part.values):
                     return np.empty(0, np.bool_)
-                faulty = part.rebuilt(values)
                 own = groups_at(part.rows, groups, len(inputs))
-                return ~self.assess(faulty, groups=own, batch_size=batch_size).in_distribution
+                return ~self.assess(values, groups=own, batch_size=batch_size).in_distribution
 
             with suppress(NescioError):  # of a model that takes whole batches only
                 return check_faults(detector.name, part.kind, len(part.rows), flagged, "input")
@@ -602,9 +609,11 @@ def _advised() -> Iterator[None]:
 
 def _is_same(changed: Any, values: Any) -> bool:
     """Return whether a fault has changed nothing, such as the scale of images from 0 to 1."""
-    if changed is values or isinstance(values, list) or changed.dtype != values.dtype:
+    if changed is values or isinstance(values, list):
         return False
-    return np.array_equal(changed, values)
+    if hasattr(values, "equals"):  # a data frame
+        return bool(values.equals(changed))
+    return changed.dtype == values.dtype and np.array_equal(changed, values)
 
 
 def _detector(detector: Any) -> Detector:

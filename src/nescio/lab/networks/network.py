@@ -32,10 +32,10 @@ from nescio.lab.networks.weights import (
     torchvision_imagenet_file,
 )
 from nescio.models import Runner
-from nescio.models.base import INPUT, POOLED
+from nescio.models.base import POOLED
 from nescio.models.images import Preprocessing
 from nescio.models.torch_models import Tap, TorchRunner, arrays_of, weights_hash
-from nescio.outputs.outputs import PENULTIMATE, check_label_names
+from nescio.outputs.outputs import INPUT, PENULTIMATE, check_label_names
 
 HIDDEN_UNITS = 1000
 IMAGENET = "imagenet"
