@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         load as load,
         register as register,
     )
+    from nescio.detectors.combined import default_detector as default_detector
     from nescio.displays import (
         RocDisplay as RocDisplay,
         ScoreHistogramDisplay as ScoreHistogramDisplay,
@@ -108,6 +109,7 @@ _NAMES = {
     "calibration": "Calibration Threshold benjamini_hochberg",
     "choosing": "Choice choose",
     "detectors": "Arrays Assessment DETECTORS Detector NotCalibratedError load register",
+    "detectors.combined": "default_detector",
     "displays": "RocDisplay ScoreHistogramDisplay",
     "errors": "NescioError",
     "explain": "Explanation",

@@ -316,8 +316,8 @@ class Default(NamedTuple):
 
 
 def default_detector(
-    train: Outputs | None = None,
-    held_out: Outputs | None = None,
+    train: Any = None,
+    held_out: Any = None,
     *,
     has_learned: bool = False,
     tpr: float = 0.95,
@@ -332,9 +332,20 @@ def default_detector(
     guard reads that. With few held-out samples it is joint energy alone. The documentation says
     why: docs/explanation/the-default.md.
 
-    `has_learned` says that a combination has learned already, from training outputs that are not
-    passed again.
+    Both are `Outputs`, or arrays of logits. `has_learned` says that a combination has learned
+    already, from training outputs that are not passed again.
+
+    Examples
+    --------
+    >>> held_out = np.random.default_rng(0).normal(-2, 3, (500, 10))
+    >>> detector, reason = default_detector(held_out=held_out)
+    >>> detector.calibrate(held_out).predict(10 * held_out[:2])
+    array([-1, -1])
     """
+    train, held_out = (
+        outputs if isinstance(outputs, Outputs | None) else Outputs(outputs)
+        for outputs in (train, held_out)
+    )
     options: Any = {"tpr": tpr, "nonfinite": nonfinite}
     outputs = held_out or train
     layers = [n for n in ("features", INPUT) if outputs is not None and outputs.get(n) is not None]
