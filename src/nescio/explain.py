@@ -29,7 +29,7 @@ from nescio.calibration import Medians
 from nescio.errors import InputError
 
 Floats = NDArray[np.float64]
-Shown = Callable[[Floats, Floats], dict[str, Any]]
+Shown = Callable[["RangesExplanation"], dict[str, Any]]
 """Given the ends of the ranges of features: fields of a `RangesExplanation`, for a reader."""
 
 __all__ = [
@@ -734,7 +734,7 @@ class RangesExplanation(ExplainedVerdicts):
 
     def with_columns(self, shown: Shown) -> Self:
         """Return a copy that shows features as a reader knows them."""
-        return replace(self, **shown(self.low, self.high)) if self.layer == "features" else self
+        return replace(self, **shown(self)) if self.layer == "features" else self
 
     def __getitem__(self, row: int) -> Reason:
         distances, excess, length, beyond = (

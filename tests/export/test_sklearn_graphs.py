@@ -126,3 +126,37 @@ def test_what_cannot_become_a_graph_says_what_to_do(tmp_path):
     assert not list(tmp_path.iterdir())
     exported(boosted, INPUTS, output="predict_proba")
     assert onnxruntime.InferenceSession(tmp_path / "model.onnx")
+
+
+def test_the_file_knows_the_columns_of_a_table_and_their_units(tmp_path):
+    frame = pd.DataFrame(INPUTS, columns=NAMES)
+    frame.iloc[::20, 0] = np.nan
+    read = ColumnTransformer(
+        [("read", make_pipeline(SimpleImputer(), StandardScaler()), NAMES[:3])]
+    )
+    model = make_pipeline(read, MultiOutputClassifier(LogisticRegression()))
+    model.fit(frame[TRAIN], LABELS[TRAIN])
+    guarded = ns.wrap(model).fit(frame[TRAIN], LABELS[TRAIN]).calibrate(frame[HELD_OUT])
+    path = tmp_path / "table.onnx"
+    ns.export_onnx(guarded, path, samples=frame[NEW])
+    exported = ns.wrap(path, detector=guarded.detector)
+    assert exported.runner.columns == tuple(NAMES)
+    strange = frame[NEW][:3].assign(**{"column 2": 1e4})
+    strange.iloc[1, 1] = np.nan  # no training row lacks it
+    turned = strange[NAMES[::-1]].assign(other="text")  # columns are found by name
+    np.testing.assert_allclose(
+        exported(turned).assessment.scores, guarded(strange).assessment.scores
+    )
+    for row in range(2):
+        ours, theirs = (each.explain(strange)[row].by_column() for each in (guarded, exported))
+        assert [c.column for c in theirs.ranges] == [c.column for c in ours.ranges]
+        assert (theirs.ranges[0].column, theirs.ranges[0].value) == ("column 2", pytest.approx(1e4))
+        assert theirs.ranges[0].low == pytest.approx(ours.ranges[0].low)
+    assert ("column 1", "missing") in {(c.column, c.value) for c in theirs.ranges}
+    with pytest.raises(ns.NescioError, match="lacks the columns 'column 1' of the model"):
+        exported(strange.drop(columns="column 1"))
+    with pytest.raises(ns.detectors.NotCalibratedError, match="output in_distribution"):
+        ns.wrap(path)(strange)
+    again = tmp_path / "again.onnx"
+    ns.export_onnx(exported, again, samples=strange.to_numpy())
+    assert ns.wrap(again).runner.columns == tuple(NAMES)

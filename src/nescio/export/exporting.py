@@ -40,7 +40,7 @@ from nescio.export.parity import (
 )
 from nescio.models import Runner, Wrapped, wrap
 from nescio.models.images import PREPROCESSING_KEY
-from nescio.models.onnx_models import LABEL_NAMES_KEY
+from nescio.models.onnx_models import COLUMNS_KEY, LABEL_NAMES_KEY, TABLE_KEY
 from nescio.models.texts import TOKENIZER_KEY
 from nescio.outputs import Head, Outputs
 from nescio.scores import label_prob, logits_from_probs
@@ -305,6 +305,8 @@ def _metadata(plan: _Plan) -> dict[str, str]:
         "nescio.n_calibration": calibration.n_samples,
         "nescio.inputs": [value.name for value in plan.model.graph.inputs],
         LABEL_NAMES_KEY: plan.label_names,
+        COLUMNS_KEY: None if plan.runner is None else plan.runner.columns or None,
+        TABLE_KEY: None if plan.runner is None else plan.runner.table,
         PREPROCESSING_KEY: None if preprocessing is None else preprocessing.as_dict(),
         TOKENIZER_KEY: None if tokenizer is None else tokenizer.json(),
     }

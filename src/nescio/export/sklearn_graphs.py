@@ -30,7 +30,7 @@ from nescio.outputs.outputs import INPUT, PENULTIMATE
 
 def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[Any, list[str]]:
     """Return a graph, and the names of its outputs: logits or probabilities, then the layers."""
-    nodes = _Nodes(opset)
+    nodes = _Nodes(opset, runner.columns)
     steps, final = split_steps(runner.model)
     tensors = {INPUT: input_name, PENULTIMATE: nodes.after(steps, input_name)}
     if PREPARED in runner.layers:
@@ -47,7 +47,8 @@ def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[A
 class _Nodes:
     """The nodes and constants of a graph that grows by operators and by estimators."""
 
-    def __init__(self, opset: int) -> None:
+    def __init__(self, opset: int, columns: Sequence[str]) -> None:
+        self.columns = columns  # the names of those of the input
         self.onnx, self.ir = require("onnx", "onnx"), require("onnx_ir", "onnx")
         self.opsets = {"": opset, "ai.onnx.ml": 3}
         self.nodes: list[Any] = []
@@ -93,7 +94,10 @@ class _Nodes:
     def _table_features(self, features: TableFeatures, tensor: str) -> str:
         if features.words_:
             raise ExportError("the table has columns of words, but a graph takes numbers only.")
-        numbers = self.add("Gather", tensor, np.array(features.kept_, np.int64), axis=1)
+        kept = np.array(features.kept_, np.int64)
+        if features.columns is not None:
+            kept = np.array([self.columns.index(str(name)) for name in features.columns])[kept]
+        numbers = self.add("Gather", tensor, kept, axis=1)
         missing = self.add("IsNaN", numbers)
         scaled = self.add("Div", self.add("Sub", numbers, features.mean_), features.scale_)
         scaled = self.add("Where", missing, np.zeros(1), scaled)

@@ -153,6 +153,16 @@ class Runner(ABC):
         self.layers_are_default = False
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns of a table that the model takes, if it knows them."""
+        return ()
+
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """How features show the numbers of a table: `TableFeatures.units`; None if they do not."""
+        return None
+
+    @property
     def array_names(self) -> tuple[str, ...]:
         """The names of the arrays that the layers become, in their order."""
         return (FEATURES, *self.layers[1:]) if self.layers else ()

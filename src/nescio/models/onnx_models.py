@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +13,16 @@ import numpy as np
 
 from nescio._io.files import existing_file
 from nescio._threads import cpu_limit
-from nescio._validation import Array, is_torch, to_numpy
+from nescio._validation import Array, is_frame, is_torch, to_numpy
 from nescio.errors import (
     FileFormatError,
     InputError,
     ParameterError,
     ShapeError,
+    listed,
     require,
 )
+from nescio.explain import ExplainedVerdicts
 from nescio.models.base import (
     FEATURES,
     POOLED,
@@ -29,11 +31,15 @@ from nescio.models.base import (
     pooled,
 )
 from nescio.models.images import PREPROCESSING_KEY, Preprocessing, content_hash
+from nescio.models.table_features import shown_numbers
 from nescio.models.texts import NAMES, TOKENIZER_KEY, TextTokenizer, load_tokenizer
 from nescio.outputs.outputs import INPUT, PENULTIMATE
 
 LABEL_NAMES_KEY = "nescio.label_names"
 """Where the metadata of a file keeps the label names."""
+
+COLUMNS_KEY, TABLE_KEY = "nescio.columns", "nescio.table"
+"""Where it keeps the names of the input's columns, and the units of the features of a table."""
 
 DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
@@ -82,6 +88,23 @@ class OnnxRunner(Runner):
             content = self._graph.with_outputs(self.inner_tensors)
             self.session = open_session(content, self.device)
         self.__dict__.pop("_graph", None)  # its weights take as much memory as those of the session
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns of a table that the model takes, if the file has them."""
+        return tuple(self.metadata(COLUMNS_KEY, list) or ())
+
+    def explained(self, explanation: ExplainedVerdicts, inputs: Any) -> ExplainedVerdicts:
+        """Return an explanation with the names and units of the columns, if the file has them."""
+        if self.table is None or self.features != FEATURES:
+            return explanation
+        return explanation.with_columns(partial(shown_numbers, self.table))
+
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """What `TableFeatures.units` returned when the file was written."""
+        table: dict[str, Any] | None = self.metadata(TABLE_KEY, dict)
+        return table
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -204,8 +227,9 @@ class OnnxRunner(Runner):
         return 0.05 if "attention_mask" in self.input_names else super()._rounding
 
     def takes(self, inputs: Any) -> bool:
-        """Return whether these are arrays or tensors, by position or by name."""
-        return isinstance(inputs, np.ndarray | Mapping | tuple) or is_torch(inputs)
+        """Return whether these are arrays or tensors, by position or by name, or a table."""
+        is_table = bool(self.columns) and is_frame(inputs)
+        return isinstance(inputs, np.ndarray | Mapping | tuple) or is_torch(inputs) or is_table
 
     def _run(self, inputs: Any) -> dict[str, Any]:
         feed = {name: self.typed(name, part) for name, part in self.by_name(inputs).items()}
@@ -230,6 +254,8 @@ class OnnxRunner(Runner):
 
     def by_name(self, inputs: Any) -> dict[str, Any]:
         """Return inputs by the graph's names; raise if they are not those that it takes."""
+        if self.columns and is_frame(inputs):
+            inputs = self._by_column(inputs)
         if not isinstance(inputs, Mapping):
             parts = inputs if isinstance(inputs, tuple) else (inputs,)
             names = list(self._inputs)
@@ -242,6 +268,17 @@ class OnnxRunner(Runner):
                 f"{', '.join(inputs) or 'none'}. Pass a mapping by name."
             )
         return dict(inputs)
+
+    def _by_column(self, frame: Any) -> Array:
+        """Return the columns of a data frame in the model's order."""
+        missing = [name for name in self.columns if name not in frame.columns]
+        if missing:
+            raise InputError(
+                f"the table lacks the columns {listed(missing)} of the model. It has "
+                f"{listed(list(map(str, frame.columns)))}."
+            )
+        array: Array = frame[list(self.columns)].to_numpy()
+        return array.astype(np.float64) if array.dtype.kind in "Oiub" else array
 
     def typed(self, name: str, part: Any) -> Array:
         """Return an input in the graph's type; integers may become floats, but not vice versa."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -78,6 +77,18 @@ class SklearnRunner(Runner):
                 )
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns of the data frame that the model was fitted to."""
+        return tuple(map(str, getattr(self.model, "feature_names_in_", ())))
+
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """The units of the features, if `TableFeatures` makes them of numbers alone."""
+        last = split_steps(self.prepare)[1]
+        is_table = self.features == PREPARED and isinstance(last, TableFeatures)
+        return last.units() if is_table and not last.words_ else None
+
+    @property
     def n_features(self) -> int:
         """The number of columns that the last step reads, such as the words of a vocabulary."""
         return int(getattr(self._final, "n_features_in_", 0))
@@ -112,7 +123,7 @@ class SklearnRunner(Runner):
             if not self.takes(inputs):  # batches: the values that are shown are not at hand
                 return explanation
             inputs = after(steps, to_numpy(inputs) if is_torch(inputs) else inputs)
-            return explanation.with_columns(partial(last.shown, inputs))
+            return explanation.with_columns(lambda part: last.shown(inputs, part.low, part.high))
         made_by = self.prepare if self.features == PREPARED else (None, *self._steps)[-1]
         with suppress(AttributeError, ValueError):  # not every model names its columns
             is_input = self.features == INPUT

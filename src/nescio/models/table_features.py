@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, v
 
 from nescio.detectors.combined import MOST_FEATURES
 from nescio.errors import IgnoredColumnsWarning, InputError, listed, warn
+from nescio.explain import RangesExplanation
 from nescio.self_check import WORDS
 
 # A column that is nearly constant, such as a pixel at the edge, would otherwise outweigh all others
@@ -185,10 +186,37 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         names = [*self.names_, *self.names_, *np.repeat(self.words_, sizes), "constant"]
         return {"names": list(map(str, names)), "values": values, "low": ends[0], "high": ends[1]}
 
+    def units(self) -> dict[str, Any]:
+        """Return the names, means and scales of the numbers: all that a graph needs to explain."""
+        return {
+            "names": list(map(str, self.names_)),
+            "mean": self.mean_.tolist(),
+            "scale": self.scale_.tolist(),
+        }
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def shown_numbers(units: dict[str, Any], ranges: RangesExplanation) -> dict[str, Any]:
+    """Return what `TableFeatures.shown` does, for numbers of which only the `units` are known."""
+    names, mean, scale = units["names"], np.array(units["mean"]), np.array(units["scale"])
+    n = len(names)
+    missing = ranges.features[:, n : 2 * n] > 0
+    values = np.full(ranges.features.shape, None, dtype=object)
+    values[:, :n] = mean + scale * ranges.features[:, :n]
+    values[:, :n][missing] = None
+    values[:, n : 2 * n][missing & (ranges.high[n : 2 * n] < 0.5)] = "missing"
+    ends = np.full((2, 2 * n + 1), np.nan)
+    ends[:, :n] = mean + scale * np.stack([ranges.low, ranges.high])[:, :n]
+    return {
+        "names": [*names, *names, "constant"],
+        "values": values,
+        "low": ends[0],
+        "high": ends[1],
+    }
 
 
 def _usual_words(column: NDArray[np.object_]) -> list[str]:

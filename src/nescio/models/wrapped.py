@@ -556,9 +556,12 @@ class Wrapped:
 
     def _calibrated(self) -> Detector:
         if self.detector is None:
+            exported = "in_distribution" in getattr(self.runner, "output_names", ())
+            own = " The file's own verdicts are its output in_distribution, for onnxruntime."
             raise NotCalibratedError(
                 "there is no calibrated detector to give a verdict. Call "
-                "wrapped.calibrate(held_out), or pass a calibrated one: wrap(model, detector=...)."
+                "wrapped.calibrate(held_out), or pass a calibrated one: wrap(model, "
+                f"detector='tagger.nescio').{own if exported else ''}"
             )
         require_calibration(self.detector)
         return self.detector
