@@ -231,11 +231,12 @@ def test_a_wrapped_model_is_wrapped_anew(model, held_out):
     again = ns.wrap(first)
     assert repr(again) == (
         "Wrapped(sklearn: sklearn.multiclass.OneVsRestClassifier, features='input', "
-        "detector=Combined(detectors=[JointEnergy(), OutOfRange(held_out=True)]))"
+        "detector=combined of 2 parts, tpr=0.95)"
     )
     assert again is not first
     assert again.runner is first.runner
     assert (again.detector, again.label_names) == (first.detector, NAMES)
+    assert repr(ns.wrap(model, detector="msp")).endswith(", detector=msp, not calibrated)")
     assert ns.wrap(first, label_names=list("abcd"), detector="msp").runner.model is model
     probs = ns.wrap(pytest.importorskip("torch").nn.Identity(), from_probs=True)
     assert ns.wrap(probs).runner.from_probs is True

@@ -15,6 +15,7 @@ from nescio._charts.results import View, result_card
 from nescio._charts.svg import cut
 from nescio._io.frames import index_ids
 from nescio._validation import Array, BoolArray, check_logits, checked_whole, index_of, to_numpy
+from nescio.calibration.calibration import guarantee_text
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.base import groups_at, require_calibration
 from nescio.detectors.combined import (
@@ -36,6 +37,7 @@ from nescio.errors import (
     NonFiniteError,
     ShapeError,
     TruncatedTextWarning,
+    counted,
     label_difference,
     listed,
     warn,
@@ -561,8 +563,17 @@ class Wrapped:
         if self.runner.layers:
             parts.append(f"features={cut(repr(','.join(self.runner.layers)), 300)}")
         if self.detector is not None:
-            parts.append(f"detector={cut(repr(self.detector), 300)}")
+            first = getattr(getattr(self.detector, "calibration_", None), "first", None)
+            parts.append(f"detector={cut(self._detector_text(), 300)}")
+            parts.append(
+                "not calibrated" if first is None else guarantee_text(first.tpr, first.confidence)
+            )
         return f"Wrapped({', '.join(parts)})"
+
+    def _detector_text(self) -> str:
+        if isinstance(self.detector, Combined):
+            return f"combined of {counted(len(self.detector.detectors), 'part')}"
+        return "none yet" if self.detector is None else self.detector.text(defaults=False)
 
     def _repr_html_(self) -> str:
         calibration, checked = getattr(self.detector, "calibration_", None), self.checked
@@ -571,7 +582,7 @@ class Wrapped:
             "model": str(self.runner.describe()["model"]),
             "labels": listed([cut(name, 24) for name in names], 3, quoted=False) or "no names",
             "features": ", ".join(self.runner.layers) or "none",
-            "detector": "none yet" if self.detector is None else self.detector.text(),
+            "detector": self._detector_text(),
             "threshold": "not calibrated" if calibration is None else calibration.summary(),
         }
         return result_card(
