@@ -56,8 +56,8 @@ _SETTINGS_FILE = "nescio.json"
 _CARD_FILE = "README.md"
 _FILES = (_SETTINGS_FILE, *HASHED_FILES, _CARD_FILE)
 _KIND = FileKind("nescio.folder", "description of a model's folder")
-# The only class of our own in skops files, and what an encoder of words knows: skops makes a dtype of
-# the header of an array, and of nothing else. The list is here, not in a file.
+# The only class of our own in skops files; and the dtype of words, which skops makes of the header
+# of an array, and of nothing else. The list is here, not in a file.
 _TRUSTED = ("nescio.models.table_features.TableFeatures", "numpy.dtype")
 # The key of a path in a graph, after its length in each form that protobuf reads. Without it, there
 # is no path; with it, it may be the name of a tensor, which the package onnx tells apart.

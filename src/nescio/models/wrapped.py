@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from nescio.errors import (
     LabelMismatchError,
     MissingInputError,
     NescioError,
-    NonFiniteError,
     ShapeError,
     TruncatedTextWarning,
     counted,
@@ -320,8 +319,7 @@ class Wrapped:
         """
         detector = self._calibrated()
         outputs = self.outputs(inputs, labels=labels, ids=ids, batch_size=batch_size)
-        with _advised():
-            assessment = detector.assess(outputs, groups=groups, fdr=fdr, from_probs=False)
+        assessment = detector.assess(outputs, groups=groups, fdr=fdr, from_probs=False)
         return Prediction(outputs, assessment, label_threshold)
 
     __call__ = predict
@@ -339,8 +337,7 @@ class Wrapped:
         """
         detector = self._calibrated()
         outputs = self.outputs(inputs, batch_size=batch_size)
-        with _advised():
-            explanation = detector.explain(outputs, groups=groups, from_probs=False)
+        explanation = detector.explain(outputs, groups=groups, from_probs=False)
         return self.runner.explained(explanation, inputs)
 
     # --- the detector ---
@@ -596,19 +593,6 @@ class Wrapped:
                 notes=[self.reason, "" if checked is None else checked.summary()],
             )
         )
-
-
-@contextmanager
-def _advised() -> Iterator[None]:
-    """Say where a wrapped model has the parameter that the advice of its detector names."""
-    try:
-        yield
-    except NonFiniteError as error:
-        raise NonFiniteError(
-            error.reason,
-            "Remove such inputs, or call wrapped.detector.set_params(nonfinite='out') to count "
-            "them as out-of-distribution.",
-        ) from error
 
 
 def _is_same(changed: Any, values: Any) -> bool:
