@@ -228,7 +228,9 @@ def test_rows_that_cannot_be_used(rng):
     x = rng.normal(size=(900, 6)).astype(np.float32)
     bad = x[500:].copy()
     bad[3] = np.nan
-    fitted = ns.wrap(torch.nn.Identity()).fit(x[:500], x[:500] > 0)
+    model = torch.nn.Linear(6, 6)
+    torch.nn.init.eye_(model.weight)
+    fitted = ns.wrap(model).fit(x[:500], x[:500] > 0)
     with pytest.raises(ns.errors.NonFiniteError, match=r"wrapped\.detector\.set_params, if it has"):
         fitted.calibrate(bad)
     fitted.detector.set_params(nonfinite="out")
