@@ -90,7 +90,7 @@ def test_scores_beyond_the_axis_are_counted(data, detector):
     scores = {"far": np.array([-np.inf, -1e9, 2.0] + [1.0] * 40)}
     display = ns.ScoreHistogramDisplay(detector.calibration_, scores).plot()
     below = np.count_nonzero(detector.calibration_.scores < display.ax_.get_xlim()[0])
-    assert f"◀ {2 + below} lower" in [text.get_text() for text in display.ax_.texts]
+    assert f"◀ {2 + below} off the axis" in [text.get_text() for text in display.ax_.texts]
 
 
 def test_curves_have_the_area_of_the_metric(data, detector):

@@ -404,13 +404,28 @@ def test_values_out_of_their_range_are_named_the_furthest_first(guard):
 
 def test_a_usual_row_and_one_that_is_too_close_to_the_mean(guard):
     usual = guard.explain([[5.0, 4, 6, 5, 4, 7]])
-    assert usual[0].summary().startswith("All values are in their usual ranges. Furthest from")
-    assert len(usual[0].ranges) == 5
+    assert usual[0].summary() == "All values are in their usual ranges."
+    named = usual.with_columns(lambda *ends: {"names": list("abcdef")})[0]
+    assert named.summary().startswith("All values are in their usual ranges. Furthest from")
+    assert len(named.ranges) == 5
     assert usual.columns()["unusual"] == [""]
     close = guard.explain(guard.mean_[None] + 1e-4)[0]
     assert close.summary().startswith("No single value is unusual. Together, they are closer to")
     far = guard.explain(np.where(np.arange(6) % 2, guard.high_, guard.low_)[None])[0]
     assert "they are further from the mean than usual" in far.summary()
+
+
+def test_a_card_shows_what_decided(rng):
+    data = ns.Outputs(rng.normal(-1, 3, (400, 6)), features=rng.normal(5, 1, (400, 6)))
+    guard = ns.Combined(["joint_energy", "out_of_range(held_out=true)"]).calibrate(data)
+    features = np.array([[5.0, 4, 900, 5, 4, 6], [5.0, 4, 6, 5, 4, 7]])
+    logits = np.stack([data.logits[0] + 3, np.full(6, -20.0)])
+    far, weak = guard.explain(ns.Outputs(logits, features=features))
+    assert "How far each value is out" in far._repr_html_()
+    assert "feature 2 = 900" in far._repr_html_()
+    assert "The energy of each label" not in far._repr_html_()
+    assert "The energy of each label" in weak._repr_html_()
+    assert "usual ranges" not in weak._repr_html_()
 
 
 def test_the_names_of_columns_labels_and_masked_labels(rng):

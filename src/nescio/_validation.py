@@ -213,8 +213,8 @@ def check_logits(values: Array) -> None:
     raise ProbabilitiesError(
         f"{how}: these look like {what}, but logits are expected, the outputs of the model before "
         "its last activation.",
-        f"Pass from_probs=True with probabilities{convert}. If they are logits, pass "
-        "from_probs=False.",
+        "Pass from_probs=True to wrap, calibrate, assess or another method, with "
+        f"probabilities{convert}. If they are logits, pass from_probs=False.",
     )
 
 
@@ -259,7 +259,12 @@ def multi_hot(
     if array.ndim == 2:
         with suppress(Exception):  # objects of others raise many kinds
             array = array.astype(np.float64) if kind == "O" else array
-        odd = array[~np.isin(array, (0, 1))] if array.dtype.kind in "biuf" else array.ravel()
+        if array.dtype.kind in "biuf":
+            odd = array[~np.isin(array, (0, 1))]
+        else:
+            odd = np.array(
+                [v for v in array.flat if not isinstance(v, Real) or v not in (0, 1)], "O"
+            )
         if not len(odd) and n_labels in (None, array.shape[1]):
             return array
     elif kind in "biuf" and array.ndim == 1:
@@ -269,8 +274,11 @@ def multi_hot(
     elif kind not in "OU":
         to_float(array.ravel()[:1], name)  # raises if these are no real numbers
     if len(odd):
-        hint = advice if kind in "OUiu" else ""
-        raise InputError(f"{must}: every value must be 0 or 1, got {odd[0]!s:.40}.{hint}")
+        if isinstance(odd[0], Real):
+            advice = " If inputs and labels are exchanged, pass the inputs first."
+            advice = f" For labels of -1 and 1, pass {name} > 0." if (odd == -1).all() else advice
+        shown = repr(str(odd[0])) if isinstance(odd[0], str) else str(odd[0])
+        raise InputError(f"{must}: every value must be 0 or 1, got {shown:.40}.{advice}")
     hint = "" if array.ndim > 1 else advice
     shape = f"(n_samples, {n_labels or 'n_labels'})"
     raise ShapeError(f"{must}, of shape {shape}, got {array.shape}.{hint}")

@@ -125,9 +125,9 @@ class ScoreHistogramDisplay(Display):
         lower, higher = (sum(counts) for counts in zip(*beyond, strict=True))
         style = {"xycoords": "axes fraction", "size": "small", "color": colours["muted"]}
         if lower:
-            ax.annotate(f"◀ {lower:,} lower", (0.01, 1.01), ha="left", **style)
+            ax.annotate(f"◀ {lower:,} off the axis", (0.01, 1.01), ha="left", **style)
         if higher:
-            ax.annotate(f"{higher:,} higher ▶", (0.99, 1.01), ha="right", **style)
+            ax.annotate(f"{higher:,} off the axis ▶", (0.99, 1.01), ha="right", **style)
         ax.set(xlabel=f"{self.name}, higher is more in-distribution", ylabel="share of samples")
         ax.set_xscale("log" if histogram.log else "linear")
         ax.set_xlim(edges[0], edges[-1])

@@ -47,6 +47,7 @@ __all__ = [
 _SHOWN_LABELS = 8
 _SHOWN_COLUMNS = 5
 _SHOWN_TEXTS = 3
+_TELLING = 0.2  # the share of the evidence from which on a part has a chart
 _SMALLEST_EXCESS = 1e-9  # less is rounding, or a label that was always masked
 _DISTANCE = "distance to the mean"
 _LONGEST_NAME = 36
@@ -194,7 +195,9 @@ class PartReason:
         if self.nearest:
             nearest = ", ".join(map(str, self.nearest))
             texts.append(f"{self.detector}: nearest training samples {nearest}")
-        if self.reason is not None:
+        # A guard without names has nothing to say of usual values: the table has its p-value.
+        is_usual = bool(self.reason and [c.excess for c in self.reason.ranges] == [0])
+        if self.reason is not None and not is_usual:
             alone = "" if self.reason.ranges else f"{self.detector} alone: "
             texts.append(alone + self.reason.summary())
         return texts
@@ -231,7 +234,7 @@ class Reason(Result):
         The parts of a combination, the largest share of the evidence first.
     ranges : tuple of ColumnRange
         Of `out_of_range`: the columns outside of their usual range, the largest excess first; if
-        there are none, the few that are furthest from their mean.
+        there are none, the few that are furthest from their mean, if they have names.
     """
 
     detector: str
@@ -380,34 +383,43 @@ class Reason(Result):
             titles = ["label", self.term, "share", "median", "rank median"]
             rows = [(cut(label.label, 24), *label.cells()) for label in shown]
             notes = [self.left_out(shown)]
-        by_label = self.by_label()
         return View(
             ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline(),
             self.summary(),
             dict(zip(titles, zip(*rows, strict=True), strict=True)),
-            charts=lambda: [] if by_label is None else [_label_bars(by_label)],
+            charts=self._charts,
             notes=notes,
         )
 
-
-def _label_bars(reason: Reason) -> Markup:
-    """Draw a bar per label, with a mark at its median; empty if a term is negative."""
-    shown = reason.most_telling(_SHOWN_LABELS)
-    if not all(math.isfinite(label.term) and label.term >= 0 for label in shown):
-        return Markup("")
-    rows = [
-        BarRow(
-            label.label,
-            label.term,
-            f"{label.term:.3g}",
-            f"{label.label}: {label.term:.3g}, in-distribution median {label.median:.3g}",
-            "in" if reason.in_distribution else "out",
-            max(label.median, 0.0),
-        )
-        for label in shown
-    ]
-    name = f"The {reason.term} of each label; the mark is its in-distribution median"
-    return CARD_BARS.draw(rows, name=name)
+    def _charts(self) -> list[Markup]:
+        """Draw the labels or columns; of a combination, those of the parts that decided."""
+        if self.parts:
+            telling = (part.reason for part in self.parts if part.share >= _TELLING)
+            return [chart for reason in telling if reason for chart in reason._charts()]
+        css = "in" if self.in_distribution else "out"
+        if self.ranges:
+            name = "How far each value is out of its usual range"
+            rows = [
+                BarRow(column.column, column.excess, column.cells()[0], column.text(), css)
+                for column in self.ranges[:_SHOWN_COLUMNS]
+                if column.excess
+            ]
+        else:
+            name = f"The {self.term} of each label; the mark is its in-distribution median"
+            rows = [
+                BarRow(
+                    label.label,
+                    label.term,
+                    f"{label.term:.3g}",
+                    f"{label.label}: {label.term:.3g}, in-distribution median {label.median:.3g}",
+                    css,
+                    max(label.median, 0.0),
+                )
+                for label in self.most_telling(_SHOWN_LABELS)
+            ]
+        # Negative terms and infinity have no bars.
+        drawable = bool(rows) and all(0 <= row.value < math.inf for row in rows)
+        return [CARD_BARS.draw(rows, name=name)] if drawable else []
 
 
 # --- some samples ---
@@ -751,7 +763,7 @@ class RangesExplanation(ExplainedVerdicts):
                 values[c] if isinstance(values[c], str) else float(values[c]),
                 *(float(part[c]) for part in (self.low, self.high, excess)),
             )
-            for c in outside or order[:_SHOWN_COLUMNS]
+            for c in outside or order[: _SHOWN_COLUMNS if self.names else 0]
         ]
         if beyond > 0 or not ranges:
             ranges.append(ColumnRange(_DISTANCE, *map(float, (length, *self.whole_range, beyond))))

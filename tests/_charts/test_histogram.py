@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nescio._charts.histogram import Batch, Histogram, HistogramChart, roc, share_kept
+from nescio._charts.histogram import Batch, Histogram, HistogramChart, roc, score_chart, share_kept
 from nescio.metrics import auroc, fpr_at_tpr
 
 
@@ -20,7 +20,7 @@ def test_energies_have_a_logarithmic_axis(rng):
     assert histogram.log
     steps = histogram.edges[1:] / histogram.edges[:-1]
     np.testing.assert_allclose(steps, steps[0])
-    assert histogram.counts.sum() == 500
+    assert histogram.shares(energies).sum() == pytest.approx(1)
     for scores, threshold in ((energies, -0.1), (energies - 10, 0.05), (energies + 50, 50.0)):
         assert not Histogram.of(scores, [threshold]).log
 
@@ -48,7 +48,21 @@ def test_few_scores_are_lines_and_many_an_outline(rng):
     assert drawn(5).count('class="line plain"') == 4
     assert drawn(5).count('class="line out"') == 1
     assert drawn(31).count('class="line') == 1
-    assert "threshold −1.5" in drawn(5)
+    assert "threshold −1.5, 1 below" in drawn(5)
+
+
+def test_a_threshold_far_down_a_long_tail_is_drawn_at_its_place(rng):
+    scores = -1 / rng.uniform(size=750)  # as a combination's
+    threshold = np.sort(scores)[37]
+    edges = Histogram.of(scores, [threshold]).edges
+    assert edges[1] < threshold < edges[3]
+    batch = Batch(scores[:500] * 3, scores[:500] * 3 < threshold)
+    assert f", {batch.flagged.sum()} below<" in score_chart(scores, [threshold], batch)
+    alone = score_chart(scores, [threshold])
+    assert ", 37 below<" in alone
+    beyond = np.count_nonzero(scores < edges[0])
+    assert 0 < beyond < 37
+    assert f"◀ {beyond} off the axis<" in alone
 
 
 # --- curves ---

@@ -110,7 +110,7 @@ def test_probabilities_are_rejected_unless_announced(here, nescio, rng):
     code, out, err = nescio("calibrate", "probs.npy", "-o", "x.nescio")
     assert (code, out) == (1, "")
     assert "look like probabilities" in err
-    assert "--from-probs" in err
+    assert "Pass --from-probs with probabilities. If they are logits, pass --from-logits." in err
     assert not (here / "x.nescio").exists()
     np.save("other.npy", rng.random((200, 4)))
     for command in (
@@ -143,6 +143,7 @@ def test_bad_rows_can_be_told_to_count_as_out(here, nescio, fails):
         err = fails(*command)
         assert err.startswith("error: spoiled")
         assert ": logits hold NaN" in err
+        assert "Clean them, or pass --nonfinite out to count such rows" in err
         assert nescio(*command, "--nonfinite", "out")[0] == 0
     assert nescio("explain", "x.nescio", "spoiled.npy", "--row", "0")[0] == 0  # only row 7 is bad
     fit = ("calibrate", "spoiled.npy", "-o", "x.nescio", "--force", "--nonfinite", "out")

@@ -57,13 +57,21 @@ def test_masked_labels_are_allowed_where_they_make_sense(detector, logits):
         ns.Mahalanobis().fit(masked)
 
 
+def test_a_tpr_that_is_meant_as_its_opposite(logits):
+    with pytest.warns(ImplausibleValuesWarning, match=r"0\.95 of it is flagged.*pass tpr=0\.95"):
+        ns.JointEnergy().calibrate(logits, tpr=0.05)
+    ns.JointEnergy().calibrate(logits, tpr=0.5)
+
+
 @pytest.mark.parametrize(
     "method", ["fit", "calibrate", "score_samples", "decision_function", "predict", "assess"]
 )
 def test_probabilities_are_refused_unless_they_are_said_to_be(detector, logits, method):
     probs = 1 / (1 + np.exp(-logits))
     call = getattr(detector, method)
-    with pytest.raises(ProbabilitiesError, match=r"from_probs=True.*from_probs=False"):
+    with pytest.raises(
+        ProbabilitiesError, match=r"from_probs=True to wrap, calib.*from_probs=False"
+    ):
         call(probs)
     with pytest.raises(ProbabilitiesError):
         call(ns.Outputs(probs))

@@ -19,6 +19,15 @@ def test_concat_undoes_a_split(groups):
         np.testing.assert_array_equal(joined.columns()[name], column)
 
 
+def test_the_group_of_each_sample_is_printed():
+    camera = np.array(["front", "rear"] * 100)
+    detector = ns.JointEnergy().calibrate(make_outputs(200), groups=camera)
+    assessed = detector.assess(make_outputs(2, seed=1), groups=["rear", "front"])
+    assert [line.split()[-1] for line in repr(assessed).splitlines()[1:]] == [
+        "group", "rear", "front",
+    ]  # fmt: skip
+
+
 def test_only_assessments_of_one_kind_are_joined():
     with pytest.raises(InputError, match="no assessments to join"):
         ns.Assessment.concat([])

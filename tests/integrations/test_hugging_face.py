@@ -9,12 +9,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import nescio as ns
 from fixtures.offline import run_offline
@@ -382,6 +384,21 @@ def test_the_words_and_missing_values_of_a_table(tmp_path):
     write_estimator(features, tmp_path / "features.skops")
     loaded = read_estimator(tmp_path / "features.skops", [])
     np.testing.assert_array_equal(loaded.transform(table), features.transform(table))
+
+
+def test_the_usual_pipeline_of_a_table(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(ROWS[:, :2], columns=["a", "b"])
+    table["kind"] = np.where(ROWS[:, 2] > 0, "red", "blue")
+    columns = make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), ["a", "b"]),
+        (OneHotEncoder(handle_unknown="ignore"), ["kind"]),  # it keeps a numpy.dtype
+    )
+    wrapped = make_pipeline(columns, MultiOutputClassifier(LogisticRegression()))
+    wrapped = ns.wrap(wrapped.fit(table, ROWS[:, :3] > 0)).calibrate(table)
+    wrapped.save_pretrained(tmp_path / "model")
+    loaded = ns.from_pretrained(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.assess(table).scores, wrapped.assess(table).scores)
 
 
 def test_what_is_no_wrapped_model(tmp_path):

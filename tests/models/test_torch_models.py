@@ -242,6 +242,8 @@ def test_a_layer_that_is_not_there_or_not_called():
     for features in ("haed", "haed:input", "norm,haed"):
         with pytest.raises(ParameterError, match=r"no layer 'haed'. Did you mean 'head'"):
             ns.wrap(small(), features=features)
+    with pytest.raises(ParameterError, match=r"no layer 'nonsense'\. Its last layers are .*head"):
+        ns.wrap(small(), features="nonsense")
     model = nn.Linear(3, 2)
     model.idle = nn.ReLU()
     with pytest.raises(ParameterError, match="'idle' was not called"):
@@ -256,6 +258,17 @@ def test_probabilities_are_converted_or_refused():
     with pytest.raises(ProbabilitiesError, match="from_probs=True"):
         ns.wrap(model).outputs(torch.randn(60, 3))
     ns.wrap(model, from_probs=False).outputs(x)
+
+
+def test_images_with_their_colours_last():
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    hint = r"If the colours are last, pass np\.moveaxis\(images, -1, 1\)\. .*uint8.*preprocessing="
+    for dtype in (np.float32, np.uint8):
+        with pytest.raises(InputError, match=hint):
+            ns.wrap(model).outputs(np.zeros((4, 16, 32, 3), dtype))
+    with pytest.raises(InputError) as error:
+        ns.wrap(model).outputs(np.zeros((4, 16, 32, 32), np.float32))
+    assert "colours" not in str(error.value)
 
 
 # --- rubbish ----------------------------------------------------------------------------------

@@ -223,6 +223,20 @@ def test_it_reads_as_a_table(model, held_out):
     assert repr(long).splitlines()[-1] == f"and {len(held_out) - 8} more"
 
 
+def test_rows_that_cannot_be_used(rng):
+    torch = pytest.importorskip("torch")
+    x = rng.normal(size=(900, 6)).astype(np.float32)
+    bad = x[500:].copy()
+    bad[3] = np.nan
+    model = torch.nn.Linear(6, 6)
+    torch.nn.init.eye_(model.weight)
+    fitted = ns.wrap(model).fit(x[:500], x[:500] > 0)
+    with pytest.raises(ns.errors.NonFiniteError, match=r"wrapped\.detector\.set_params, if it has"):
+        fitted.calibrate(bad)
+    fitted.detector.set_params(nonfinite="out")
+    assert not fitted.calibrate(bad, self_check=False)(bad).in_distribution[3]
+
+
 # --- wrapping again ---------------------------------------------------------------------------
 
 
@@ -231,11 +245,12 @@ def test_a_wrapped_model_is_wrapped_anew(model, held_out):
     again = ns.wrap(first)
     assert repr(again) == (
         "Wrapped(sklearn: sklearn.multiclass.OneVsRestClassifier, features='input', "
-        "detector=Combined(detectors=[JointEnergy(), OutOfRange(held_out=True)]))"
+        "detector=combined of 2 parts, tpr=0.95)"
     )
     assert again is not first
     assert again.runner is first.runner
     assert (again.detector, again.label_names) == (first.detector, NAMES)
+    assert repr(ns.wrap(model, detector="msp")).endswith(", detector=msp, not calibrated)")
     assert ns.wrap(first, label_names=list("abcd"), detector="msp").runner.model is model
     probs = ns.wrap(pytest.importorskip("torch").nn.Identity(), from_probs=True)
     assert ns.wrap(probs).runner.from_probs is True
@@ -427,14 +442,17 @@ def test_lists_and_wide_tensors_are_rows(held_out):
     ("labels", "message"),
     [
         ([["a", "b"], ["a"]] * 150, r"lists of different lengths.*MultiLabelBinarizer\(classes="),
-        ([["a", "b"], ["a", "c"]] * 150, r"0 or 1, got a.*MultiLabelBinarizer"),
-        ([[0, 1], [2, 3]] * 150, r"0 or 1, got 2.*MultiLabelBinarizer"),
+        ([["a", "b"], ["a", "c"]] * 150, r"0 or 1, got 'a'.*MultiLabelBinarizer"),
+        ([["0", "1"]] * 300, r"0 or 1, got '0'"),
+        ([[0, 1], [2, 3]] * 150, r"0 or 1, got 2. If inputs and labels are exchanged"),
+        (np.tile([[1, -1]], (300, 2)), r"0 or 1, got -1. For .* pass labels > 0\.$"),
+        (np.array([[0, 0.5, "a"]] * 300, object), r"0 or 1, got 0.5. If inputs and labels are"),
         ([{"a"}] * 300, r"got \(300,\).*MultiLabelBinarizer"),
         (["a"] * 300, r"got \(300,\).*MultiLabelBinarizer"),
         (np.arange(300), r"got \(300,\).*np.eye\(n_labels\)\[labels\]"),
         (np.arange(300) / 7, r"got \(300,\).*continuous numbers"),
         (np.zeros((300, 3)), r"of shape \(n_samples, 4\), got \(300, 3\)\.$"),
-        (np.full((300, 4), 0.9), r"0 or 1, got 0.9\.$"),
+        (np.full((300, 4), 0.9), r"0 or 1, got 0.9. If inputs and labels are exch"),
     ],
 )
 def test_labels_that_are_not_multi_hot(model, multi_label, labels, message):

@@ -13,38 +13,34 @@ from nescio._charts.svg import Chart, Markup, Scale, Values, percent, short
 
 _BINS = 60
 _MOST = (0.01, 0.99)  # of further scores, which should be seen
-_MARGIN = 0.02  # of the range, beyond the further scores
+_MARGIN = 0.02  # of the range, beyond the further scores and the thresholds: more than a bin
 _SKEWED = 8  # times as large is a usual score as a small one, on a logarithmic axis
 FEW = 30  # so many scores are drawn one by one
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many scores lie in each bin.
+    """The bins in which scores are counted: those beyond the range in the outermost bins.
 
-    Scores beyond the range are counted in the outermost bins; `lower` and `higher` say how many
-    there are. The bins are equally wide, on a logarithmic axis if `log`.
+    The bins are equally wide, on a logarithmic axis if `log`.
     """
 
     edges: Values
-    counts: Values
-    lower: int
-    higher: int
+    scores: Values
     log: bool = False
 
     @classmethod
     def of(
         cls, scores: Values, thresholds: Sequence[float], further: Sequence[Values] = ()
     ) -> Histogram:
-        """Count the scores that are finite, in a range that shows the thresholds if it can.
+        """Return bins for almost all scores that are finite, and for all thresholds.
 
         The range is extended by at most its width to each side, to show most of the further scores.
         """
-        scores = scores[np.isfinite(scores)]
-        log = _is_skewed(scores, thresholds)
+        finite, limits = (part[np.isfinite(part)] for part in (scores, np.array(thresholds)))
+        log = _is_skewed(finite, thresholds)
         forward = np.log10 if log else np.asarray
-        values = forward(scores)
-        low, high = _range(values, forward(thresholds).tolist())
+        low, high = _range(forward(finite), forward(limits).tolist())
         ends, width = [low, high], high - low
         for values_of_set in further:
             usable = values_of_set[np.isfinite(values_of_set)]
@@ -53,18 +49,16 @@ class Histogram:
                 first, last = np.quantile(forward(usable), _MOST)
                 ends += [first - _MARGIN * width, last + _MARGIN * width]
         low, high = max(min(ends), low - width), min(max(ends), high + width)
-        counts, edges = np.histogram(np.clip(values, low, high), bins=_BINS, range=(low, high))
-        lower, higher = int(np.count_nonzero(values < low)), int(np.count_nonzero(values > high))
-        edges = 10.0**edges if log else edges
-        return cls(edges, counts.astype(np.float64), lower, higher, log)
+        edges = np.linspace(low, high, _BINS + 1)
+        return cls(10.0**edges if log else edges, scores, log)
 
     def beyond(self, scores: Values) -> tuple[int, int]:
-        """Return how many scores lie below and above the range, among these."""
+        """Return how many of these scores lie below and above the range."""
         low, high = self.edges[0], self.edges[-1]
         return int(np.count_nonzero(~(scores >= low))), int(np.count_nonzero(scores > high))
 
     def shares(self, scores: Values) -> Values:
-        """Return the share of other scores in each bin, those beyond the range in the last ones."""
+        """Return the share of these scores in each bin, those beyond the range in the last ones."""
         counts, _ = np.histogram(self.scale.within(scores), bins=self.edges)
         return counts / max(1, len(scores))
 
@@ -88,14 +82,15 @@ def _is_skewed(scores: Values, thresholds: Sequence[float]) -> bool:
 
 
 def _range(scores: Values, thresholds: list[float]) -> tuple[float, float]:
-    """Return a range that shows almost all scores, but no outlier at the cost of all others."""
+    """Return a range of all thresholds and almost all scores, without outliers."""
     low, first, third, high = np.quantile(scores, (0.0025, 0.25, 0.75, 0.9975))
     if first < third:  # else most scores are equal, and every other one would be an outlier
         # Tukey's outer fences: three interquartile ranges beyond the quartiles.
         low, high = first - 3 * (third - first), third + 3 * (third - first)
-        thresholds = [value for value in thresholds if low <= value <= high]
         low, high = max(low, scores.min()), min(high, scores.max())
-    low, high = min([low, *thresholds]), max([high, *thresholds])
+    room = _MARGIN * (max([high, *thresholds]) - min([low, *thresholds]))  # beside a threshold
+    low = min([low, *(value - room for value in thresholds)])
+    high = max([high, *(value + room for value in thresholds)])
     return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
@@ -119,7 +114,7 @@ class HistogramChart(Chart):
         x_label: str = "",
     ) -> None:
         self.histogram = histogram
-        self.shares = histogram.counts / (histogram.counts.sum() or 1.0)
+        self.shares = histogram.shares(histogram.scores)
         many = batch is not None and len(batch.scores) > FEW
         outline = histogram.shares(batch.scores) if batch is not None and many else np.zeros(1)
         scale = histogram.scale
@@ -133,8 +128,10 @@ class HistogramChart(Chart):
             y_ticks=[],
         )
         self._bars(thresholds)
+        shown = histogram.scores if batch is None else batch.scores
         for value in thresholds:
-            text = f"threshold {short(value)}" if len(thresholds) == 1 else ""
+            n_below = np.count_nonzero(~(shown >= value))
+            text = f"threshold {short(value)}, {n_below:,} below" if len(thresholds) == 1 else ""
             self.rule(x=self._within(value), text=text)
         if many:
             self.line(*histogram.steps(outline), "plain")
@@ -143,12 +140,11 @@ class HistogramChart(Chart):
                 x, top = self._within(score), 0.3 * self.y.high
                 self.line([x, x], [0.0, top], "out" if is_out else "plain", tip=short(score))
         # Scores beyond the edges are counted in the outermost bars.
-        counted = (histogram.lower, histogram.higher)
-        lower, higher = counted if batch is None else histogram.beyond(batch.scores)
+        lower, higher = histogram.beyond(shown)
         if lower:
-            self._note(4, 26, f"◀ {lower:,} lower", "start")
+            self._note(4, 26, f"◀ {lower:,} off the axis", "start")
         if higher:
-            self._note(self.width - 4, 26, f"{higher:,} higher ▶", "end")
+            self._note(self.width - 4, 26, f"{higher:,} off the axis ▶", "end")
 
     def _within(self, value: float) -> float:
         """Return a value, or the edge of the histogram if it lies beyond."""

@@ -47,11 +47,11 @@ _INTERRUPTED = 130  # as the shell reports a process that Ctrl-C ended
 # Parameters in the messages of the library, and the options that set them.
 _OPTIONS = {
     "force=True": "--force",
-    "from_probs=True": "--from-probs",
+    "from_probs=True to wrap, calibrate, assess or another method,": "--from-probs",
     "from_probs=False": "--from-logits",
     "skip_bad=True": "--skip-bad",
     "resume=True": "--resume",
-    "nonfinite='out'": "--nonfinite out",
+    "nonfinite='out' to a detector (wrapped.detector.set_params, if it has one)": "--nonfinite out",
     "n_folds=2": "--folds 2",
     "refit='none'": "--refit none",
 }

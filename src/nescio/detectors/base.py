@@ -260,6 +260,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             scores = self._score_rows(data)
             share = self.tpr if tpr is None else tpr
             counted = inputs.counted_rows(self, data, scores, groups, required_samples(share))
+            inputs.warn_of_low_tpr(share)
             if counted is not None:
                 data, scores = data[counted], scores[counted]
                 groups = groups_at(counted, groups, len(counted))

@@ -349,7 +349,8 @@ def _bad_rows_error(name: str, matrix: FloatArray, finite: BoolArray) -> NonFini
         what = "-inf (masked labels), which this detector does not accept,"
     return NonFiniteError(
         f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows}.",
-        "Clean them, or pass nonfinite='out' to count such rows as out-of-distribution.",
+        "Clean them, or pass nonfinite='out' to a detector (wrapped.detector.set_params, if it "
+        "has one) to count such rows as out-of-distribution.",
     )
 
 
@@ -487,6 +488,14 @@ def counted_rows(
         ImplausibleValuesWarning,
     )
     return counted
+
+
+def warn_of_low_tpr(tpr: float) -> None:
+    """Warn if less than half of the ordinary data is to be kept."""
+    if tpr < 0.5:
+        advice = f"so {1 - tpr:.3g} of it is flagged. To flag {tpr:g} of it, pass tpr={1 - tpr:g}."
+        reason = f"tpr={tpr:g} is the share of in-distribution data to keep, "
+        warn(reason + advice, ImplausibleValuesWarning)
 
 
 # --- the model --------------------------------------------------------------------------------

@@ -173,6 +173,7 @@ class Assessment(Result):
                     word(str(self.verdicts[row]), "in" if self.in_distribution[row] else "out")
                     for row in rows
                 ],
+                **({} if self.groups is None else {"group": self.groups[: len(rows)].tolist()}),
             },
             n_rows=len(self),
             charts=self._charts,

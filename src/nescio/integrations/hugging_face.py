@@ -56,8 +56,9 @@ _SETTINGS_FILE = "nescio.json"
 _CARD_FILE = "README.md"
 _FILES = (_SETTINGS_FILE, *HASHED_FILES, _CARD_FILE)
 _KIND = FileKind("nescio.folder", "description of a model's folder")
-# The only class of our own in skops files. The list is here, not in a file.
-_OWN_TYPES = ("nescio.models.table_features.TableFeatures",)
+# The only class of our own in skops files; and the dtype of words, which skops makes of the header
+# of an array, and of nothing else. The list is here, not in a file.
+_TRUSTED = ("nescio.models.table_features.TableFeatures", "numpy.dtype")
 # The key of a path in a graph, after its length in each form that protobuf reads. Without it, there
 # is no path; with it, it may be the name of a tensor, which the package onnx tells apart.
 _PATH_KEY = re.compile(rb"(\x08|\x88\x80*\x00)location")
@@ -379,9 +380,9 @@ def read_estimator(path: Path, trusted: Sequence[str]) -> Any:
         raise ParameterError(f"trusted must be a sequence of names, got the text {trusted!r}.")
     io = require("skops.io", "registries")
     try:
-        unknown = {*io.get_untrusted_types(file=path)} - {*_OWN_TYPES, *trusted}
+        unknown = {*io.get_untrusted_types(file=path)} - {*_TRUSTED, *trusted}
         if not unknown:
-            return io.load(path, trusted=[*_OWN_TYPES, *trusted])
+            return io.load(path, trusted=[*_TRUSTED, *trusted])
     except Exception as error:  # a damaged file can fail anywhere in skops
         raise FileFormatError(f"cannot read the estimator of {path}: {error}") from error
     nameless = [name for name in sorted(unknown) if "<" in name]  # <lambda>, or within <locals>

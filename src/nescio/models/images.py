@@ -112,7 +112,8 @@ class Preprocessing:
     std: tuple[float, float, float] = IMAGENET_STD
 
     def __post_init__(self) -> None:
-        if checked_whole("image size", self.size, minimum=8) > _MAX_SIZE:
+        name = "image size (of a square; normalise other images yourself)"
+        if checked_whole(name, self.size, minimum=8) > _MAX_SIZE:
             raise ParameterError(f"image size must be at most {_MAX_SIZE:,}, got {self.size}.")
         for name in ("mean", "std"):
             values = tuple(float(value) for value in getattr(self, name))

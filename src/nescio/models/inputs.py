@@ -172,7 +172,7 @@ def as_texts(inputs: Any) -> list[str] | None:
         raise InputError(
             f"{len(rows):,} of {len(items):,} inputs are not texts: rows {listed(rows)} (row "
             f"{rows[0]} is {str(items[rows[0]])[:40]}). Remove these rows, or replace them by an "
-            "empty text."
+            f"empty text.{' One row of a table is frame.iloc[[row]].' * hasattr(inputs, 'iloc')}"
         )
     return texts
 

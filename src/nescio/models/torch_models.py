@@ -131,8 +131,9 @@ class Tap(NamedTuple):
             return _find(name, model, registered_leaves(model))._replace(sought=name)
         layer = name.removesuffix(_READ)
         if not layer or layer not in layers:
-            names = (*layers, PENULTIMATE, POOLED, INPUT)
-            raise ParameterError(f"the model has no layer {layer!r}.{nearest(layer, names)}")
+            hint = nearest(layer, (*layers, PENULTIMATE, POOLED, INPUT))
+            last = f" Its last layers are {', '.join([*layers][1:][-_SHOWN_LAYERS:])}."
+            raise ParameterError(f"the model has no layer {layer!r}.{hint or last}")
         return cls(layer, reads=True)
 
     def confirmed(self, model: nn.Module, called: Leaves) -> Tap:
@@ -522,6 +523,10 @@ def _explained(inputs: list[Any]) -> Iterator[None]:
         raise
     except Exception as error:  # torch and models raise many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        shapes = [tuple(getattr(part, "shape", ())) for part in inputs]
+        colours = (1, 3, 4)
+        if any(len(s) == 4 and s[3] in colours and s[1] not in colours for s in shapes):
+            reason += ". If the colours are last, pass np.moveaxis(images, -1, 1)"
         raise InputError(
             f"the model failed on a batch, {' and '.join(map(_described, inputs))}: {reason}. Pass "
             "samples first (a single one as x[None]), in the type and the size that the model "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from nescio._charts.results import View, result_card
 from nescio._charts.svg import cut
 from nescio._io.frames import index_ids
 from nescio._validation import Array, BoolArray, check_logits, checked_whole, index_of, to_numpy
+from nescio.calibration.calibration import guarantee_text
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.base import groups_at, require_calibration
 from nescio.detectors.combined import (
@@ -33,9 +34,9 @@ from nescio.errors import (
     LabelMismatchError,
     MissingInputError,
     NescioError,
-    NonFiniteError,
     ShapeError,
     TruncatedTextWarning,
+    counted,
     label_difference,
     listed,
     warn,
@@ -318,8 +319,7 @@ class Wrapped:
         """
         detector = self._calibrated()
         outputs = self.outputs(inputs, labels=labels, ids=ids, batch_size=batch_size)
-        with _advised():
-            assessment = detector.assess(outputs, groups=groups, fdr=fdr, from_probs=False)
+        assessment = detector.assess(outputs, groups=groups, fdr=fdr, from_probs=False)
         return Prediction(outputs, assessment, label_threshold)
 
     __call__ = predict
@@ -337,8 +337,7 @@ class Wrapped:
         """
         detector = self._calibrated()
         outputs = self.outputs(inputs, batch_size=batch_size)
-        with _advised():
-            explanation = detector.explain(outputs, groups=groups, from_probs=False)
+        explanation = detector.explain(outputs, groups=groups, from_probs=False)
         return self.runner.explained(explanation, inputs)
 
     # --- the detector ---
@@ -571,8 +570,17 @@ class Wrapped:
         if self.runner.layers:
             parts.append(f"features={cut(repr(','.join(self.runner.layers)), 300)}")
         if self.detector is not None:
-            parts.append(f"detector={cut(repr(self.detector), 300)}")
+            first = getattr(getattr(self.detector, "calibration_", None), "first", None)
+            parts.append(f"detector={cut(self._detector_text(), 300)}")
+            parts.append(
+                "not calibrated" if first is None else guarantee_text(first.tpr, first.confidence)
+            )
         return f"Wrapped({', '.join(parts)})"
+
+    def _detector_text(self) -> str:
+        if isinstance(self.detector, Combined):
+            return f"combined of {counted(len(self.detector.detectors), 'part')}"
+        return "none yet" if self.detector is None else self.detector.text(defaults=False)
 
     def _repr_html_(self) -> str:
         calibration, checked = getattr(self.detector, "calibration_", None), self.checked
@@ -581,7 +589,7 @@ class Wrapped:
             "model": str(self.runner.describe()["model"]),
             "labels": listed([cut(name, 24) for name in names], 3, quoted=False) or "no names",
             "features": ", ".join(self.runner.layers) or "none",
-            "detector": "none yet" if self.detector is None else self.detector.text(),
+            "detector": self._detector_text(),
             "threshold": "not calibrated" if calibration is None else calibration.summary(),
         }
         return result_card(
@@ -595,19 +603,6 @@ class Wrapped:
                 notes=[self.reason, "" if checked is None else checked.summary()],
             )
         )
-
-
-@contextmanager
-def _advised() -> Iterator[None]:
-    """Say where a wrapped model has the parameter that the advice of its detector names."""
-    try:
-        yield
-    except NonFiniteError as error:
-        raise NonFiniteError(
-            error.reason,
-            "Remove such inputs, or call wrapped.detector.set_params(nonfinite='out') to count "
-            "them as out-of-distribution.",
-        ) from error
 
 
 def _is_same(changed: Any, values: Any) -> bool:

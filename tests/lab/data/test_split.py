@@ -196,6 +196,7 @@ def test_a_share_above_1_often_keeps_the_whole_image(rng):
     ("make", "words"),
     [
         (lambda: Preprocessing(4), "image size"),
+        (lambda: Preprocessing((16, 32)), r"of a square; normalise other images yourself.*16, 32"),
         (lambda: Preprocessing(32, mean=(0.5, 0.5)), "mean must be three"),
         (lambda: Preprocessing(32, std=(1.0, 0.0, 1.0)), "std must be greater than 0"),
         (lambda: Augmentation((1.5, 2.0)), "crop_scale"),
