@@ -162,10 +162,14 @@ def input_verdict(
     detector: str, score: float, p_value: float, inside: bool, is_id: bool | None
 ) -> dict[str, Any]:
     """Return what a detector says about one input, and whether this is right, if it is known."""
-    wrong = "false alarm" if is_id else "missed"
+    wrong, strange = "false alarm" if is_id else "missed", "stranger than all"
+    if p_value > 0:
+        strange = f"as strange as {strangeness(p_value)}"
+    if p_value >= 0.1:
+        strange = f"{strangeness(p_value)} are as strange"
     return {
         "detector": detector,
-        "strange": f"as strange as {strangeness(p_value)}" if p_value > 0 else "stranger than all",
+        "strange": strange,
         "score": short(score),
         "inside": inside,
         "right": "" if is_id is None else "right" if inside == is_id else wrong,

@@ -16,7 +16,7 @@ from nescio.calibration import ALL, CUSTOM
 from nescio.detectors import Detector
 from nescio.detectors.combined import default_detector
 from nescio.detectors.verdicts import Assessment
-from nescio.errors import DefaultDetectorWarning, TooFewSamplesError
+from nescio.errors import DefaultDetectorWarning, TooFewSamplesError, listed
 from nescio.explain import Reason
 from nescio.lab.benchmark.results import Evidence
 from nescio.lab.report.cases import (
@@ -47,7 +47,7 @@ _MOST = 20_000  # inputs that are compared with the calibration data: more chang
 _BINS = 20  # of p-values
 _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
-_LABELS_SHOWN = 12
+_LABELS_SHOWN, _LABELS_NAMED = 12, 5
 _GROUPS_SHOWN = 30
 _THRESHOLDS_NAMED = 8
 _PARTS = {  # the parts of the default, in words
@@ -201,12 +201,12 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     # Not by p-values: the smallest one depends on the size of the group.
     above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
     n_listed = min(promise.n_flagged, _LISTED)
-    listed = np.argsort(above, kind="stable")[: max(_SUSPICIOUS, n_listed)].tolist()
-    reasons = _reasons(detector, outputs[listed])
+    lowest = np.argsort(above, kind="stable")[: max(_SUSPICIOUS, n_listed)].tolist()
+    reasons = _reasons(detector, outputs[lowest])
     doubt = "" if promise.change() else "possibly a false alarm"
     suspicious = [
         _case(evidence, evidence.id_name, verdicts, row, doubt) | {"why": why}
-        for row, (why, _) in zip(listed[:_SUSPICIOUS], reasons, strict=False)
+        for row, (why, _) in zip(lowest[:_SUSPICIOUS], reasons, strict=False)
     ]
     rows = [
         {
@@ -216,7 +216,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
             "group": _group(verdicts, outputs, row),
             "reason": reason,
         }
-        for row, (_, reason) in zip(listed[:n_listed], reasons, strict=False)
+        for row, (_, reason) in zip(lowest[:n_listed], reasons, strict=False)
     ]
     cases = [{"set_name": evidence.id_name, "cases": suspicious}]
     sets = _first_inputs(chosen, evidence, doubt) if evidence.ood_outputs else []
@@ -393,14 +393,17 @@ def flagged_by_label(evidence: Evidence, flags: Flags) -> dict[str, Any]:
     written = [f"{n} or more" if n == _MANY else str(n) for n in numbers]
     by_count = _rates(flags, counts[:, None] == numbers, written)
     tables["Number of labels"] = sorted(by_count.labels, key=lambda rate: written.index(rate.name))
-    kind, often = "predicted" if evidence.id_outputs.labels is None else "true", ""
+    kind, text = "predicted" if evidence.id_outputs.labels is None else "true", by_label.summary()
+    if by_label.suffering:
+        which = listed(by_label.suffering, _LABELS_NAMED, quoted=False)
+        text = f"Flagged more often than the others, by {labels.kind} label: {which}."
     if by_count.suffering:
         which = " or ".join(by_count.suffering)
-        often = f" Inputs with {which} {kind} labels are flagged more often than all inputs."
+        text += f" Inputs with {which} {kind} labels are flagged more often than the others."
     return {
         "kind": kind,
         "label_kind": labels.kind,  # by which label inputs are grouped
-        "text": by_label.summary() + often,
+        "text": text,
         "tables": tables,
         "n_hidden": len(surest) - len(tables["Label"]),
         "longest": max(rate.false_alarms.value for rates in tables.values() for rate in rates) or 1,
