@@ -42,7 +42,7 @@ REPORT = {
     "report-top": ["#verdicts > h2", "#verdicts > p:not(.aside)", "#verdicts > .sentences"],
     "report-suspicious": ["#verdicts-suspicious"],
     "report-roc-densities": ["#id0-ood0 figure"],
-    "report-alarms": ["#verdicts-alarms"],
+    "report-alarms": ["#verdicts-labels"],
     "report-cases": ["#id0-cases > h3", "#id0-cases .gallery:first-of-type"],
 }
 DARK = {"report-dark": ["#verdicts-scores"]}
