@@ -285,12 +285,16 @@ def _first_inputs(chosen: Chosen, evidence: Evidence, doubt: str) -> list[dict[s
         verdicts = chosen.assess(outputs)
         rows = range(min(_FIRST_INPUTS, len(outputs)))
         cases = [_case(evidence, name, verdicts, row, doubt) for row in rows]
-        counts = {"n_inputs": len(outputs), "n_flagged": len(verdicts.flagged)}
-        counts |= {
-            "at_own": f"At its own threshold: {_percent(verdicts.in_distribution.mean())} through."
-        }
+        through = _percent(verdicts.in_distribution.mean())
         sets.append(
-            {"name": name, "is_id": outputs is evidence.id_outputs, **counts, "cases": cases}
+            {
+                "name": name,
+                "is_id": outputs is evidence.id_outputs,
+                "n_inputs": len(outputs),
+                "n_flagged": len(verdicts.flagged),
+                "at_own": f"At its own threshold: {through} through.",
+                "cases": cases,
+            }
         )
     return sets
 
