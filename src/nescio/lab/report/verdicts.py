@@ -292,7 +292,7 @@ def _first_inputs(chosen: Chosen, evidence: Evidence, doubt: str) -> list[dict[s
                 "is_id": outputs is evidence.id_outputs,
                 "n_inputs": len(outputs),
                 "n_flagged": len(verdicts.flagged),
-                "at_own": f"At its own threshold: {through} through.",
+                "at_own": f"at its own threshold: {through} through",
                 "cases": cases,
             }
         )
