@@ -85,6 +85,7 @@ def take(page: Browser, name: str, selectors: Sequence[str] = ("body",), *, limi
 def take_report(page: Browser, report: Path) -> None:
     """Cut the report into its parts."""
     page.open(report, width=WIDTH)
+    page.run("document.getElementById('comparison').open = true")
     for name, selectors in REPORT.items():
         take(page, name, selectors, limit=1300)
     page.open(report, width=WIDTH, scheme="dark")
