@@ -42,7 +42,7 @@ REPORT = {
     "report-top": ["#verdicts > h2", "#verdicts > p:not(.aside)", "#verdicts > .sentences"],
     "report-suspicious": ["#verdicts-suspicious"],
     "report-roc-densities": ["#id0-ood0 figure"],
-    "report-alarms": ["#verdicts-alarms"],
+    "report-alarms": ["#verdicts-labels"],
     "report-cases": ["#id0-cases > h3", "#id0-cases .gallery:first-of-type"],
 }
 DARK = {"report-dark": ["#verdicts-scores"]}
@@ -85,6 +85,7 @@ def take(page: Browser, name: str, selectors: Sequence[str] = ("body",), *, limi
 def take_report(page: Browser, report: Path) -> None:
     """Cut the report into its parts."""
     page.open(report, width=WIDTH)
+    page.run("document.getElementById('comparison').open = true")
     for name, selectors in REPORT.items():
         take(page, name, selectors, limit=1300)
     page.open(report, width=WIDTH, scheme="dark")

@@ -195,7 +195,9 @@ def test_a_report_without_ood_data(succeeds, fails, tmp_path, monkeypatch):
     assert "This is <b>more than promised</b>" in text
     assert "The other half" not in text
     succeeds("calibrate", "earlier.csv", "-d", "max_logit", "-o", "tagger.nescio")
-    succeeds(*report, "--id", "new.csv", "--detector", "tagger.nescio")
+    out = succeeds(*report, "--id", "new.csv", "--detector", "tagger.nescio")
+    assert "% of 300 inputs are flagged: more than promised" in out
+    assert "Like the calibration data? No." in out
     text = page.read_text("utf-8")
     assert "tagger (max_logit)" in text
     assert "These inputs do not look like the calibration data" in text

@@ -396,4 +396,6 @@ def report(
         title = title or lines[0].manifest.get("title") or lines[0].spec
     title = title or f"Report on {evidence[0].id_name}"
     write_report(output, lines, evidence, title=title, chosen=chosen, force=force)
+    if chosen is not None:
+        say(chosen.headline(evidence[0].id_outputs))
     say(f"saved {output} ({output.stat().st_size / 1000:,.0f} kB)")

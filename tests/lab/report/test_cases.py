@@ -26,7 +26,7 @@ def _names(groups):
 
 
 def test_cases_are_those_judged_differently_furthest_apart_first(evidence):
-    assert _names(case_groups(evidence, 0.95, USUAL_PAIR, {})) == {
+    assert _names(case_groups(evidence, 0.95, USUAL_PAIR)) == {
         ("stones", "joint_energy", "max_logit"): ["2.jpg", "0.jpg"],
         ("stones", "max_logit", "joint_energy"): ["1.jpg"],
         ("pets", "joint_energy", "max_logit"): ["0.jpg"],
@@ -34,10 +34,17 @@ def test_cases_are_those_judged_differently_furthest_apart_first(evidence):
     }
 
 
+def test_a_wrong_verdict_says_how(evidence):
+    groups = case_groups(evidence, 0.95, USUAL_PAIR)
+    said = [[verdict["right"] for verdict in group["cases"][0]["verdicts"]] for group in groups]
+    stones, pets = ["right", "missed"], ["right", "false alarm"]
+    assert said == [stones, stones[::-1], pets, pets[::-1]]
+
+
 def test_a_chosen_detector_leads(evidence):
     chosen = Scored(np.arange(100.0), {"stones": np.array([0.0, 1, 99, 2])})
     changed = replace(evidence, scores={"mine": chosen, **evidence.scores})
-    groups = case_groups(changed, 0.95, ("mine", "joint_energy"), {})
+    groups = case_groups(changed, 0.95, ("mine", "joint_energy"))
     assert list(_names(groups)) == [
         (name, *pair)
         for name in ("stones", "pets")
@@ -55,14 +62,14 @@ def _pictures(evidence, ids, root):
         ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=ids)},
         image_roots={"stones": root},
     )
-    return [case["picture"] for case in case_groups(named, 0.95, USUAL_PAIR, {})[0]["cases"]]
+    return [case["picture"] for case in case_groups(named, 0.95, USUAL_PAIR)[0]["cases"]]
 
 
 def test_pictures_are_small_square_jpegs(evidence, class_tree):
     image = pytest.importorskip("PIL.Image")
     root = class_tree("stones", classes=("x",), n_images=1, pixels=300) / "x"
     image.open(root / "0000.jpg").resize((300, 200)).save(root / "2.jpg")
-    groups = case_groups(replace(evidence, image_roots={"stones": root}), 0.95, USUAL_PAIR, {})
+    groups = case_groups(replace(evidence, image_roots={"stones": root}), 0.95, USUAL_PAIR)
     with_file, without_file = groups[0]["cases"]
     head, _, data = with_file["picture"].partition(",")
     assert head == "data:image/jpeg;base64"
@@ -111,25 +118,9 @@ def test_bars_show_the_largest_and_the_sum_of_the_rest():
     ]
 
 
-def test_the_best_detector_has_cases_too(evidence):
-    """It is compared with joint energy, on its own OOD set and on the ID set."""
-    best = Scored(np.arange(100.0), {"stones": np.array([0.0, 1, 99, 2])})
-    changed = replace(evidence, scores={**evidence.scores, "lof": best})
-    groups = case_groups(changed, 0.95, USUAL_PAIR, {"stones": "lof"})
-    shown = _names(groups)
-    assert shown["stones", "lof", "joint_energy"] == ["1.jpg", "3.jpg"]
-    assert shown["stones", "joint_energy", "lof"] == ["2.jpg"]
-    assert shown["pets", "lof", "joint_energy"] == ["50.jpg"]
-    assert len(shown) == 8
-    [case] = groups[2]["cases"]
-    assert (groups[2]["right"], groups[2]["wrong"]) == ("joint_energy", "lof")
-    detectors = [verdict["detector"] for verdict in case["verdicts"]]
-    assert detectors == ["joint_energy", "max_logit", "lof"]
-
-
 def test_the_reason_for_no_pictures_is_the_true_one(evidence, tmp_path):
     def why(changed):
-        return why_no_pictures(changed, case_groups(changed, 0.95, USUAL_PAIR, {}))
+        return why_no_pictures(changed, case_groups(changed, 0.95, USUAL_PAIR))
 
     assert "folders of the images are not named (--images" in why(evidence)
     texts = [f"sentence {number}" for number in range(100)]
@@ -151,12 +142,12 @@ def test_texts_are_shown_escaped_and_shortened(evidence, make_lines):
     long = "<script>alert(1)</script> " + 600 * "0123456789"
     texts = np.array(["short & sweet", None, long, "never shown"], dtype=object)
     changed = replace(evidence, ood_outputs={"stones": replace(stones, kept={"text": texts})})
-    first, second = case_groups(changed, 0.95, USUAL_PAIR, {})[0]["cases"]
+    first, second = case_groups(changed, 0.95, USUAL_PAIR)[0]["cases"]
     assert second["text"] == {"start": "short & sweet", "rest": ""}
     assert first["text"]["start"] == long[:280]
     assert first["text"]["rest"] == long[280:5000] + f" … ({len(long) - 5000:,} more characters)"
     groups = {
-        (g["set_name"], g["right"]): g["cases"] for g in case_groups(changed, 0.95, USUAL_PAIR, {})
+        (g["set_name"], g["right"]): g["cases"] for g in case_groups(changed, 0.95, USUAL_PAIR)
     }
     assert groups["stones", "max_logit"][0]["text"] is None
     assert groups["pets", "max_logit"][0]["text"] is None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nescio.detectors import Combined
+from nescio.detectors import Combined, MaxLogit
 from nescio.lab.report import write_report
 from nescio.lab.report.verdicts import Chosen
 
@@ -112,9 +112,10 @@ def test_theme_follows_the_system_until_the_button_is_pressed(page):
     page.prefer("dark")
     dark = page.run(background)
     assert sum(map(int, dark[4:-1].split(", "))) < 150 < sum(map(int, light[4:-1].split(", ")))
-    page.until("document.getElementById('theme').getAttribute('aria-pressed') === 'true'")
+    page.until("document.getElementById('theme').textContent === 'Light'")
     page.run("document.getElementById('theme').click()")
     assert page.run(background) == light
+    assert page.run("document.getElementById('theme').textContent") == "Dark"
     page.prefer("light")
     page.run("document.getElementById('theme').click()")
     assert page.run(background) == dark
@@ -142,6 +143,31 @@ def test_a_phone_does_not_scroll_sideways(page):
     assert page.run("document.documentElement.scrollWidth") <= 360
 
 
+def too_wide(page):
+    """Open what is folded, and return the tables of a phone that need scrolling sideways."""
+    page.resize(400, 800)
+    page.run("for (const one of document.querySelectorAll('details')) one.open = true")
+    return page.run(
+        "[...document.querySelectorAll('table')].filter("
+        "t => t.scrollWidth > t.parentElement.clientWidth + 1).map(t => t.outerHTML)"
+    )
+
+
+def test_a_phone_shows_whole_tables(page):
+    assert too_wide(page) == []
+
+
+def test_a_link_opens_what_it_leads_into(browser, tmp_path, make_evidence, make_lines):
+    evidence = make_evidence()
+    chosen = Chosen("max_logit", MaxLogit().calibrate(evidence.id_outputs))
+    write_report(tmp_path / "r.html", make_lines(evidence), [evidence], title="t", chosen=chosen)
+    browser.open(tmp_path / "r.html")
+    opened = "document.getElementById('comparison').open"
+    assert not browser.run(opened)
+    browser.run("document.querySelector('a[href=\"#id0-ood0\"]').click()")
+    assert browser.run(opened)
+
+
 def test_the_page_of_a_detector_is_quiet_and_fits_a_phone(browser, tmp_path, make_evidence):
     evidence = replace(make_evidence(oods=(), n_samples=300), scores={})
     parts = ["joint_energy", "out_of_range(layer=logits, held_out=true)"]
@@ -156,11 +182,11 @@ def test_the_page_of_a_detector_is_quiet_and_fits_a_phone(browser, tmp_path, mak
     browser.resize(360, 800)
     assert browser.run("document.documentElement.scrollWidth") <= 360
     assert browser.run(number) < 800
-    sort = "document.querySelectorAll('#verdicts-alarms [data-sort]')[1]"
+    assert too_wide(browser) == []
+    sort = "document.querySelectorAll('#verdicts-labels [data-sort]')[1]"
     browser.run(f"{sort}.click()")
-    column = (
-        "[...document.querySelector('.alarms').tBodies[0].rows].map(r => +r.cells[1].innerText)"
-    )
+    rows = "[...document.querySelector('#verdicts-labels table').tBodies[0].rows]"
+    column = f"{rows}.map(r => +r.cells[1].innerText)"
     assert browser.run(column) == sorted(browser.run(column))
 
 

@@ -7,19 +7,20 @@ import numpy as np
 import pytest
 
 from fixtures.reports import Page
-from nescio.detectors import Combined, JointEnergy, MaxLogit
-from nescio.errors import TooFewSamplesError
+from nescio.detectors import Combined, JointEnergy, MaxLogit, TopKJointEnergy
+from nescio.errors import GroupWarning, TooFewSamplesError
+from nescio.explain import ColumnRange
 from nescio.lab.report import build_report
 from nescio.lab.report.figures import scores_of
+from nescio.lab.report.page import from_outputs
 from nescio.lab.report.verdicts import (
     Chosen,
     Promise,
+    _words,
     choose_default,
     describe_verdicts,
-    false_alarms,
-    flagged,
+    flagged_by_label,
 )
-from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
 from nescio.outputs.sets import Sets
 
@@ -118,7 +119,7 @@ def test_the_most_suspicious_inputs_come_with_their_reasons(own):
     assert [case["name"] for case in said["suspicious"]] == evidence.id_outputs.ids[lowest].tolist()
     first = said["suspicious"][0]
     [verdict] = first["verdicts"]
-    assert (verdict["inside"], verdict["right"]) == (False, None)
+    assert (verdict["inside"], verdict["right"]) == (False, "")
     assert verdict["strange"].startswith("as strange as 1 in ")
     reason = chosen.detector.explain(evidence.id_outputs[lowest[:1]])[0]
     assert first["why"][0].startswith(f"{reason.parts[0].share:.0%} of the evidence: ")
@@ -140,7 +141,9 @@ def test_a_page_without_ood_data(own):
     for words in (
         f"{100 * n_flagged / 300:.1f} % flagged {n_flagged} of 300 inputs.",
         "look like those of the 200 calibration inputs",
-        f"Flagged of 300 inputs: {n_flagged} by mine (combined).",
+        f"{n_flagged} of 300 inputs are flagged.",
+        f"All {n_flagged} of {n_flagged} flagged inputs",
+        "nescio score DETECTOR pets.csv -o verdicts.csv",
         "files.id pets.csv",
         chosen.detector.self_check(evidence.id_outputs).summary(),
     ):
@@ -162,7 +165,100 @@ def test_a_change_is_said_with_what_to_do(own):
     assert "Too few to tell" in Page(build_report([], [few], title="t", chosen=chosen)).text
 
 
+def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):
+    """The lowest first, measured from their own thresholds: p-values depend on the group's size."""
+    held_out, new = make_outputs(900, seed=3), make_outputs(300, lift=0.0)
+    sizes = np.where(np.arange(900) < 100, "tiny", "large")
+    detector = JointEnergy().calibrate(held_out, groups=sizes)
+    groups = np.array(["tiny", "large", "newco"])[np.arange(300) % 3]
+    evidence = replace(
+        make_evidence(oods=(), detectors={}), id_outputs=replace(new, kept={"group": groups})
+    )
+    with pytest.warns(GroupWarning, match="newco"):
+        said = describe_verdicts(Chosen("mine", detector), evidence)
+    with pytest.warns(GroupWarning):
+        above = detector.decision_function(new, groups=groups)
+    lowest = np.argsort(above)[:100]
+    assert (above < 0).sum() > 100
+    assert [row["name"] for row in said["flagged"]] == new.ids[lowest].tolist()
+    named = np.where(groups == "newco", "newco (not calibrated)", groups)[lowest].tolist()
+    assert [row["group"] for row in said["flagged"]] == named
+    assert [case["name"] for case in said["suspicious"]] == [
+        f"{name}, group {group}" for name, group in zip(new.ids[lowest], named[:6], strict=False)
+    ]
+    values = detector.calibration_.threshold_values
+    in_order = sorted(values, key=values.get)
+    places = [said["thresholds"].index(name.replace("all", "any other group")) for name in in_order]
+    assert places == sorted(places)
+
+
+def test_reasons_are_words_first(make_outputs):
+    logits = np.full((2, 7), -9.0)
+    logits[1, 0] = 0.1
+    nothing, weak = JointEnergy().calibrate(make_outputs()).explain(logits)
+    assert _words("joint_energy", nothing, False) == "no label is predicted with confidence"
+    assert _words("joint_energy", weak, True) == "no label is as strong as usual"
+    distance = ColumnRange("distance to the mean", 0.01, 0.04, 0.3, 2.0)
+    together = replace(weak, labels=(), ranges=(distance,))
+    assert together.summary().startswith("No single value is unusual.")
+    assert _words("out_of_range", together, True) == "its values together are unusual"
+    single = replace(weak, labels=(), ranges=(ColumnRange("age", 640.0, 18.0, 90.0, 7.6), distance))
+    assert _words("out_of_range", single, True) == "values out of their usual range"
+
+
+def test_the_headline_is_that_of_the_page(own):
+    chosen, evidence = own
+    page = Page(build_report([], [evidence], title="t", chosen=chosen))
+    share = chosen.headline(evidence.id_outputs).partition(" of 300 inputs")[0]
+    assert f"{share} flagged" in page.text
+    lower = replace(evidence.id_outputs, logits=evidence.id_outputs.logits - 3)
+    assert "more than promised (about 5.0 %). Like the calibration data? No." in (
+        chosen.headline(lower)
+    )
+    assert replace(chosen, is_half=True).headline(evidence.id_outputs).endswith("? Not tested.")
+
+
 # --- beside OOD data ---
+
+
+def test_id_inputs_that_have_changed_are_no_false_alarms(make_evidence, make_lines):
+    evidence = make_evidence()
+    chosen = Chosen("max_logit", MaxLogit().calibrate(evidence.id_outputs))
+    lines = make_lines(evidence)
+    as_before = Page(build_report(lines, [evidence], title="t", chosen=chosen)).text
+    assert "possibly a false alarm" in as_before
+    assert "pets (ID): " in as_before
+    assert "every FPR is too high" not in as_before
+    lower = replace(evidence.id_outputs, logits=evidence.id_outputs.logits - 3)
+    changed = replace(evidence, id_outputs=lower)
+    text = Page(build_report(lines, [changed], title="t", chosen=chosen)).text
+    assert "possibly a false alarm" not in text
+    assert "pets (ID): " not in text  # case studies of what is right
+    assert text.count("every FPR is too high: do not rely on them") == 1
+
+
+def test_the_comparison_is_folded_below_verdicts(make_evidence, make_lines):
+    evidence = make_evidence()
+    chosen = Chosen("max_logit", MaxLogit().calibrate(evidence.id_outputs))
+    lines = [
+        *make_lines(evidence),
+        replace(make_lines(evidence)[0], detector="knn", evaluation=None),
+    ]
+    html = build_report(lines, [evidence], title="t", chosen=chosen)
+    assert '<details id="comparison">' in html
+    assert "<details open" not in html
+    assert 'class="skipped" open' not in html
+    assert '<details id="comparison">' not in build_report(lines, [evidence], title="t")
+
+
+def test_other_settings_of_the_chosen_detector_have_another_name(make_outputs):
+    detector = TopKJointEnergy(k=3).calibrate(make_outputs(90).logits)
+    sets = Sets(make_outputs(60), {"far": make_outputs(60, seed=2)}, None, None)
+    others = {detector.name: TopKJointEnergy(), "max_logit": MaxLogit()}
+    options = {"text_column": None, "image_roots": {}, "on_step": lambda steps: None}
+    lines, _ = from_outputs("new", sets, Chosen("mine", detector), others, **options)
+    named = [line.detector for line in lines]
+    assert named == ["mine", "top_k_joint_energy with standard settings", "max_logit"]
 
 
 def test_a_chosen_detector_leads_the_page(make_evidence, make_lines):
@@ -176,8 +272,9 @@ def test_a_chosen_detector_leads_the_page(make_evidence, make_lines):
     assert page.ids.index("verdicts") < page.ids.index("summary")
     for words in ("knows <seven> labels.", "Why.", "predicted: ", "(should be flagged)"):
         assert words in page.text
-    same = r"inputs: (\d+) by mine \(max_logit\), \1 by joint_energy\. joint_energy has a threshold"
-    assert re.search(same, page.text)
+    through = re.findall(r"mine \(max_logit\) at its own threshold: [\d.]+ % through\.", page.text)
+    assert len(through) == 2
+    assert page.text.lower().count("at its own threshold: ") == 2 * 3  # also in a row and a figure
     assert "On pets against stones, mine (max_logit) lets " in page.text
     assert "mine (max_logit) is right, joint_energy is wrong" in page.text
     assert "max_logit is right" not in page.text.replace("mine (max_logit) is right", "")
@@ -203,8 +300,10 @@ def test_the_first_inputs_of_each_set_are_shown_with_their_verdicts(make_evidenc
         assert [case["name"] for case in shown["cases"]] == outputs.ids[:3].tolist()
         verdicts = [case["verdicts"][0] for case in shown["cases"]]
         assert [verdict["inside"] for verdict in verdicts] == inside[:3].tolist()
+        wrong = "possibly a false alarm" if shown["is_id"] else "missed"
         right = inside if shown["is_id"] else ~inside
-        assert [verdict["right"] for verdict in verdicts] == right[:3].tolist()
+        said = ["right" if each else wrong for each in right[:3]]
+        assert [verdict["right"] for verdict in verdicts] == said
         for case, logits in zip(shown["cases"], outputs.logits, strict=False):
             labels = [f"label-{label}" for label in range(7) if logits[label] > 0]
             assert case["predicted"] == (", ".join(labels) or "nothing")
@@ -213,67 +312,54 @@ def test_the_first_inputs_of_each_set_are_shown_with_their_verdicts(make_evidenc
 # --- who is flagged ---
 
 
-def alarms_of(evidence, *names):
-    names = names or ("joint_energy", "max_logit")
-    flags = {name: flagged(scores_of(evidence, name).id_scores, 0.95) for name in names}
-    return false_alarms(evidence, flags, 0.95)
+def tables_of(evidence, flags):
+    """The tables, as rows of the name, the inputs and the flagged."""
+    said = flagged_by_label(evidence, flags)
+    return said | {
+        title: [(rate.name, rate.n_samples, rate.n_flagged) for rate in rates]
+        for title, rates in said["tables"].items()
+    }
 
 
-def test_false_alarms_are_counted_by_true_label(evidence):
+def test_flagged_inputs_are_counted_by_true_label(evidence):
     labels = np.zeros((100, 3), dtype=np.uint8)
-    labels[:20, 0] = 1  # joint energy flags 1 to 4 of these, and 50, which has no label
-    labels[20:40, 1] = 1
+    labels[:20, 0] = labels[20:40, 1] = 1
     labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
-    alarms = alarms_of(labelled)
-    assert alarms["kind"] == alarms["label_kind"] == "true"
-    assert alarms["totals"] == "Flagged of 100 inputs: 5 by joint_energy, 5 by max_logit."
-    rows = [(row[0].name, row[0].n_samples, row[0].n_flagged) for row in alarms["by_label"]]
-    assert rows == [("label 0", 20, 4), ("label 1", 20, 0)]
-    assert alarms["by_label"][0][1].false_alarms.value == 0.25
-    assert "Flagged more often than all" in alarms["suffering"]
-    counts = [(row[0].name, row[0].n_samples, row[0].n_flagged) for row in alarms["by_count"]]
-    assert counts == [("0", 60, 1), ("1", 40, 4)]
-    assert alarms["fprs"] == ["FPR95 stones"]
-    assert alarms["by_label"][1][2].fpr.value == 0.5  # two stones are at or above the score 21
+    said = tables_of(labelled, np.isin(np.arange(100), [1, 2, 3, 4, 50]))  # 50 has no label
+    assert said["kind"] == said["label_kind"] == "true"
+    assert said["Label"] == [("label 0", 20, 4), ("label 1", 20, 0)]
+    assert said["Number of labels"] == [("0", 60, 1), ("1", 40, 4)]
+    assert "Flagged more often than the others, by true label: label 0." in said["text"]
 
 
 def test_without_truth_the_most_likely_label_counts(evidence):
     logits = np.full((100, 3), -3.0)
     logits[:10, 2] = -1  # nothing is predicted, yet this one is the likeliest
-    alarms = alarms_of(replace(evidence, id_outputs=Outputs(logits)))
-    assert (alarms["kind"], alarms["label_kind"]) == ("predicted", "most likely")
-    assert {row[0].name: row[0].n_samples for row in alarms["by_label"]} == {
-        "label 2": 10,
-        "label 0": 90,
-    }
-    assert [(row[0].name, row[0].n_flagged) for row in alarms["by_count"]] == [("0", 5)]
+    said = tables_of(replace(evidence, id_outputs=Outputs(logits)), np.arange(100) < 5)
+    assert (said["kind"], said["label_kind"]) == ("predicted", "most likely")
+    assert said["Label"] == [("label 2", 10, 5), ("label 0", 90, 0)]
+    assert said["Number of labels"] == [("0", 100, 5)]
 
 
-def test_many_labels_are_cut_and_grouped_by_frequency(make_evidence, make_lines):
+def test_many_labels_are_cut(make_evidence):
     evidence = make_evidence(n_labels=20, n_samples=400)
-    alarms = alarms_of(evidence)
-    assert (len(alarms["by_label"]), alarms["n_hidden"]) == (12, 8)
-    lows = [row[0].false_alarms.low for row in alarms["by_label"]]
+    said = tables_of(evidence, np.arange(400) < 20)
+    assert (len(said["Label"]), said["n_hidden"]) == (12, 8)
+    lows = [rate.false_alarms.low for rate in said["tables"]["Label"]]
     assert lows == sorted(lows, reverse=True)
-    names = [row[0].name for row in alarms["by_frequency"]]
-    assert names[:3] == ["rare", "medium", "frequent"]
-    page = Page(build_report(make_lines(evidence), [evidence], title="t"))
-    assert "8 more labels are flagged less surely" in page.text
-    assert "Rare, medium and frequent are thirds of the labels." in page.text
     crowded = replace(evidence.id_outputs, labels=np.ones((400, 20), dtype=np.uint8))
-    by_count = alarms_of(replace(evidence, id_outputs=crowded))["by_count"]
-    assert [(row[0].name, row[0].n_samples) for row in by_count] == [("7 or more", 400)]
+    said = tables_of(replace(evidence, id_outputs=crowded), np.arange(400) < 20)
+    assert said["Number of labels"] == [("7 or more", 400, 20)]
 
 
 def test_groups_are_listed_and_no_bar_is_too_long(make_evidence):
     evidence = make_evidence()
-    worst = alarms_of(evidence)["by_label"][0][0]
-    scores = evidence.scores["joint_energy"].id_scores
-    groups = np.where(scores <= np.sort(scores)[2], "broken", "fine")
-    outputs = replace(evidence.id_outputs, kept={"group": groups})
-    alarms = alarms_of(replace(evidence, id_outputs=outputs))
-    assert [row[0].name for row in alarms["by_group"]] == ["broken", "fine"]
-    assert alarms["longest"] == 1.0 > worst.false_alarms.value
+    broken = np.arange(120) < 3
+    kept = {"group": np.where(broken, "broken", "fine")}
+    outputs = replace(evidence.id_outputs, kept=kept)
+    said = tables_of(replace(evidence, id_outputs=outputs), broken)
+    assert said["Group"] == [("broken", 3, 3), ("fine", 117, 0)]
+    assert said["longest"] == 1.0
 
 
 def test_a_detector_that_flags_everything_has_a_page(make_evidence, make_lines):
@@ -284,11 +370,3 @@ def test_a_detector_that_flags_everything_has_a_page(make_evidence, make_lines):
     evidence = replace(evidence, scores={"mine": evidence.scores["max_logit"], **evidence.scores})
     page = Page(build_report(make_lines(evidence), [evidence], title="t", chosen=chosen))
     assert "100.0 % flagged 120 of 120 inputs. This is more than promised" in page.text
-
-
-def test_at_most_as_many_detectors_as_colours(evidence):
-    more = {f"d{number}": Scored(np.arange(100.0), {"stones": np.zeros(4)}) for number in range(9)}
-    changed = replace(evidence, scores={**evidence.scores, **more})
-    alarms = alarms_of(changed, *changed.scores)
-    assert list(alarms["styles"]) == ["joint_energy", "max_logit", "d0", "d1", "d2"]
-    assert len(alarms["by_label"][0]) == 5 + 1

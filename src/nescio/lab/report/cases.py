@@ -35,15 +35,9 @@ _IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 
 
-def case_groups(
-    evidence: Evidence, tpr: float, pair: Pair, best: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Return the cases: OOD sets first, then the ID set; the first of the pair right first.
-
-    `best` is the best detector of each OOD set. If it is neither of the pair, the cases on which it
-    disagrees with the first one follow.
-    """
-    scored = {name: scores_of(evidence, name) for name in (*pair, *best.values())}
+def case_groups(evidence: Evidence, tpr: float, pair: Pair) -> list[dict[str, Any]]:
+    """Return the cases: OOD sets first, then the ID set; the first of the pair right first."""
+    scored = {name: scores_of(evidence, name) for name in pair}
     thresholds = {
         name: threshold
         for name, own in scored.items()
@@ -52,11 +46,11 @@ def case_groups(
     if len(thresholds) < len(scored):
         return []
     medians = np.median(label_energies(evidence.id_outputs.logits), axis=0)
-    groups = []
-    for ood in evidence.ood_outputs:
-        of_set = {name: scored[name] for name in (*pair, best.get(ood, pair[1]))}
-        groups += _disagreements(evidence, ood, of_set, thresholds, medians)
-    return groups + _disagreements(evidence, evidence.id_name, scored, thresholds, medians)
+    return [
+        group
+        for name in (*evidence.ood_outputs, evidence.id_name)
+        for group in _disagreements(evidence, name, scored, thresholds, medians)
+    ]
 
 
 def _disagreements(
@@ -66,7 +60,7 @@ def _disagreements(
     thresholds: Mapping[str, float],
     medians: Values,
 ) -> list[dict[str, Any]]:
-    """Return the inputs of a set on which the first is right and another wrong, and the reverse.
+    """Return the inputs of a set on which the first is right and the other wrong, and the reverse.
 
     Those whose scores are furthest apart come first. Ranks among the ID scores make the scores
     comparable.
@@ -83,23 +77,21 @@ def _disagreements(
     }
     inside = {name: own >= thresholds[name] for name, own in values.items()}
     groups = []
-    first, second, *_ = values
-    for other in [name for name in values if name != first]:
-        apart = np.abs(ranks[first] - ranks[other])
-        shown = {name: own for name, own in values.items() if name in (first, second, other)}
-        for right, wrong in ((first, other), (other, first)):
-            rows = np.flatnonzero((inside[right] == is_id) & (inside[wrong] != is_id))
-            cases = []
-            for row in rows[np.argsort(-apart[rows], kind="stable")[:_CASES]].tolist():
-                case = input_case(evidence, set_name, outputs, row, medians)
-                case["verdicts"] = [
-                    input_verdict(name, own[row], ranks[name][row], bool(inside[name][row]), is_id)
-                    for name, own in shown.items()
-                ]
-                cases.append(case)
-            names = {"set_name": set_name, "is_id": is_id, "right": right, "wrong": wrong}
-            counts = {"total": len(rows), "n_inputs": len(outputs)}
-            groups.append(names | counts | {"cases": cases})
+    first, second = values
+    apart = np.abs(ranks[first] - ranks[second])
+    for right, wrong in ((first, second), (second, first)):
+        rows = np.flatnonzero((inside[right] == is_id) & (inside[wrong] != is_id))
+        cases = []
+        for row in rows[np.argsort(-apart[rows], kind="stable")[:_CASES]].tolist():
+            case = input_case(evidence, set_name, outputs, row, medians)
+            case["verdicts"] = [
+                input_verdict(name, own[row], ranks[name][row], bool(inside[name][row]), is_id)
+                for name, own in values.items()
+            ]
+            cases.append(case)
+        names = {"set_name": set_name, "is_id": is_id, "right": right, "wrong": wrong}
+        counts = {"total": len(rows), "n_inputs": len(outputs)}
+        groups.append(names | counts | {"cases": cases})
     return groups
 
 
@@ -131,7 +123,7 @@ def input_case(
     The energies are drawn beside their medians over ID; without these, they are left out.
     """
     names = label_names(evidence)
-    name = f"input {row}" if outputs.ids is None else str(outputs.ids[row])
+    name = input_name(outputs, row)
     root = evidence.image_roots.get(set_name)
     case: dict[str, Any] = {
         "name": name,
@@ -147,6 +139,11 @@ def input_case(
     if medians is not None:
         case["bars"] = energy_bars(names, label_energies(outputs.logits[[row]])[0], medians)
     return case
+
+
+def input_name(outputs: Outputs, row: int) -> str:
+    """Return the id of an input, or its place."""
+    return f"input {row}" if outputs.ids is None else str(outputs.ids[row])
 
 
 def _shown_text(outputs: Outputs, row: int) -> dict[str, str] | None:
@@ -165,18 +162,25 @@ def input_verdict(
     detector: str, score: float, p_value: float, inside: bool, is_id: bool | None
 ) -> dict[str, Any]:
     """Return what a detector says about one input, and whether this is right, if it is known."""
-    strange = "stranger than all"
+    wrong, strange = "false alarm" if is_id else "missed", "stranger than all"
     if p_value > 0:
-        strange = f"as strange as 1 in {float(f'{1 / p_value:.2g}'):,.0f}"
+        strange = f"as strange as {strangeness(p_value)}"
     if p_value >= 0.1:
-        strange = f"{100 * p_value:.0f} in 100 are as strange"
+        strange = f"{strangeness(p_value)} are as strange"
     return {
         "detector": detector,
         "strange": strange,
         "score": short(score),
         "inside": inside,
-        "right": None if is_id is None else inside == is_id,
+        "right": "" if is_id is None else "right" if inside == is_id else wrong,
     }
+
+
+def strangeness(p_value: float) -> str:
+    """Return a p-value in words: how many ordinary inputs are as strange."""
+    if p_value >= 0.1:
+        return f"{100 * p_value:.0f} in 100"
+    return f"1 in {float(f'{1 / p_value:.2g}'):,.0f}"
 
 
 def _picture(root: Path, name: str) -> str:

@@ -70,28 +70,6 @@ def scores_of(evidence: Evidence, name: str) -> Scored:
     return Scored(score(evidence.id_outputs), oods)
 
 
-def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
-    """Return, for each OOD set, the detector with the highest AUROC that has a threshold.
-
-    Of detectors whose AUROC is equal to four decimals, joint energy comes first, then the largest
-    logit. An OOD set is left out if no detector has a threshold.
-    """
-    usable = {
-        name: evidence.scores[name]
-        for name in dict.fromkeys((*USUAL_PAIR, *evidence.scores))
-        if name in evidence.scores
-        and find_threshold(evidence.scores[name].id_scores, tpr) is not None
-    }
-    best = {}
-    for ood in evidence.ood_outputs if usable else ():
-        areas = {
-            name: round(auroc(scored.id_scores, scored.ood_scores[ood]), 4)
-            for name, scored in usable.items()
-        }
-        best[ood] = max(areas, key=lambda name: areas[name])
-    return best
-
-
 def find_threshold(id_scores: Values, tpr: float) -> float | None:
     """Return the threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
     # 1e-9 corrects rounding: 10 * (1 - 0.9) must count as 1, although it is 0.9999999999999998.

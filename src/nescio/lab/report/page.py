@@ -31,14 +31,12 @@ from nescio.lab.report.cases import case_groups, why_no_pictures
 from nescio.lab.report.figures import (
     USUAL_PAIR,
     Pair,
-    best_detectors,
     density_switch,
     joint_roc_figures,
     label_switch,
     roc_figure,
-    scores_of,
 )
-from nescio.lab.report.verdicts import Chosen, describe_verdicts, false_alarms, flagged
+from nescio.lab.report.verdicts import Chosen, describe_verdicts
 from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Spread, chance_note, compare_outputs
 from nescio.monitor import Monitor
@@ -114,8 +112,12 @@ def from_outputs(
     ood = {ood: with_texts(outputs, f"the OOD data {ood!r}") for ood, outputs in sets.ood.items()}
     if not ood:
         return [], [Evidence(name, 0, id_outputs, {}, {}, image_roots)]
-    own = chosen.detector.text()
-    others = {each: detector for each, detector in detectors.items() if detector.text() != own}
+    own = chosen.detector
+    others = {
+        f"{each} with standard settings" if each == own.name else each: detector
+        for each, detector in detectors.items()
+        if detector.text() != own.text()
+    }
     comparison = compare_outputs(
         {chosen.name: chosen.detector, **others},
         id_outputs,
@@ -286,13 +288,10 @@ def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[
 def _shared_figures(evidence: Evidence, tpr: float, pair: Pair) -> dict[str, Any]:
     """Return the figures that all OOD sets of a chapter share.
 
-    A page about a chosen detector has false alarms elsewhere, and nothing to explain joint energy.
+    A page about a chosen detector has nothing to explain joint energy.
     """
     usual = pair == USUAL_PAIR
-    best = best_detectors(evidence, tpr) if usual else {}
-    groups = case_groups(evidence, tpr, pair, best)
-    names = dict.fromkeys((*pair, *best.values()))
-    flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in names}
+    groups = case_groups(evidence, tpr, pair)
     with_label = "" if evidence.id_outputs.labels is None else ", inputs with the label"
     oods = [(set_style(number), ood) for number, ood in enumerate(evidence.ood_outputs)]
     return {
@@ -300,10 +299,8 @@ def _shared_figures(evidence: Evidence, tpr: float, pair: Pair) -> dict[str, Any
         "outputs": evidence.id_outputs,
         "energies": label_switch(evidence) if usual else None,
         "energies_legend": [("id", evidence.id_name + with_label), *oods],
-        "alarms": false_alarms(evidence, flags, tpr) if usual else None,
         "pair": pair,
         "cases": groups,
-        "other_best": {ood: name for ood, name in best.items() if name not in pair},
         "why_no_pictures": why_no_pictures(evidence, groups),
     }
 

@@ -9,7 +9,7 @@
   const theme = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (root.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
-  const nameTheme = () => theme.setAttribute("aria-pressed", String(isDark()));
+  const nameTheme = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
   theme.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
     nameTheme();
@@ -73,6 +73,12 @@
       button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
       light();
     });
+  }
+
+  // Contents: a link opens what it leads into.
+  for (const link of all('a[href^="#"]')) {
+    const fold = document.querySelector(link.hash)?.closest("details");
+    if (fold) link.addEventListener("click", () => { fold.open = true; });
   }
 
   // Print: open all details before printing, and close them again.

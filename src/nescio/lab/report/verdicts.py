@@ -10,42 +10,47 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent
+from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent, short
 from nescio._io.tables import GROUP
-from nescio.calibration import CUSTOM
+from nescio.calibration import ALL, CUSTOM
 from nescio.detectors import Detector
 from nescio.detectors.combined import default_detector
 from nescio.detectors.verdicts import Assessment
-from nescio.errors import DefaultDetectorWarning, TooFewSamplesError
+from nescio.errors import DefaultDetectorWarning, TooFewSamplesError, listed
+from nescio.explain import Reason
 from nescio.lab.benchmark.results import Evidence
-from nescio.lab.report.cases import input_case, input_verdict, why_no_pictures
+from nescio.lab.report.cases import (
+    input_case,
+    input_name,
+    input_verdict,
+    strangeness,
+    why_no_pictures,
+)
 from nescio.lab.report.figures import (
     MAX,
     Flags,
     Pair,
-    find_threshold,
     label_names,
-    scores_of,
     true_or_predicted,
 )
-from nescio.metrics.by_label import FREQUENCIES, LabelRates, Rate, label_rates, sample_labels
+from nescio.metrics.by_label import LabelRates, label_rates, sample_labels
 from nescio.monitor import Monitor
 from nescio.monitor.report import ADVICE, CHANGES
 from nescio.outputs import Outputs
 from nescio.outputs.sets import Sets
 
 _SUSPICIOUS = 6  # inputs
+_LISTED = 100  # flagged inputs
+_FEW = 30  # inputs: too few to see a change
 _FIRST_INPUTS = 3  # of a set
 _MOST = 20_000  # inputs that are compared with the calibration data: more change hardly anything
 _BINS = 20  # of p-values
 _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
-_LABELS_SHOWN = 12
+_LABELS_SHOWN, _LABELS_NAMED = 12, 5
 _GROUPS_SHOWN = 30
-_STYLES = ("joint", "max", "c0", "c4", "c6")  # of the detectors, in their order
+_THRESHOLDS_NAMED = 8
 _PARTS = {  # the parts of the default, in words
-    "joint_energy": "no label is as strong as usual",
-    "top_k_joint_energy": "no label is as strong as usual",
     "label_neighbours": "unlike the training samples that have its labels",
     "linear_probe": "its features speak for no label",
     "out_of_range": "values out of their usual range",
@@ -70,6 +75,20 @@ class Chosen:
     def pair(self) -> Pair:
         """It, and joint energy, which it is compared with."""
         return self.name, MAX if self.detector.name == JOINT else JOINT
+
+    def assess(self, outputs: Outputs) -> Assessment:
+        """Return its verdicts, by the groups of the inputs if it was calibrated by them."""
+        groups = _groups(self.detector, outputs)
+        return self.detector.assess(outputs, groups=groups, from_probs=False)
+
+    def headline(self, outputs: Outputs) -> str:
+        """Say in one line what the page says first."""
+        promise = Promise.of(self.detector, self.assess(outputs))
+        return (
+            f"{_percent(promise.share)} of {promise.n_inputs:,} inputs are flagged: "
+            f"{promise.comparison} (about {_percent(promise.usual)}). "
+            f"Like the calibration data? {promise.answer(self.is_half)}."
+        )
 
 
 def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
@@ -161,6 +180,14 @@ class Promise(NamedTuple):
         agrees = self.comparison == "as promised"
         return "" if agrees else f"The flagged ones are {self.comparison}."
 
+    def answer(self, is_half: bool) -> str:
+        """Say whether the inputs are like the calibration data, in a word or two."""
+        if self.change():
+            return "No"
+        if self.n_inputs < _FEW:
+            return "Too few to tell"
+        return "Not tested" if is_half else "Yes"
+
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
@@ -169,33 +196,49 @@ def _percent(share: float) -> str:
 def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     """Return what the template reads: verdicts on each set, and the most suspicious ID inputs."""
     detector, outputs = chosen.detector, evidence.id_outputs
-    groups = _groups(detector, outputs)
-    verdicts = detector.assess(outputs, groups=groups, from_probs=False)
+    groups, verdicts = _groups(detector, outputs), chosen.assess(outputs)
     promise = Promise.of(detector, verdicts)
-    shown = np.lexsort((verdicts.scores, verdicts.p_values))[:_SUSPICIOUS]
+    # Not by p-values: the smallest one depends on the size of the group.
+    above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
+    n_listed = min(promise.n_flagged, _LISTED)
+    lowest = np.argsort(above, kind="stable")[: max(_SUSPICIOUS, n_listed)].tolist()
+    reasons = _reasons(detector, outputs[lowest])
+    doubt = "" if promise.change() else "possibly a false alarm"
     suspicious = [
-        _case(chosen, evidence, evidence.id_name, verdicts, row)
-        | {"why": _why(detector, outputs[[row]])}
-        for row in shown.tolist()
+        _case(evidence, evidence.id_name, verdicts, row, doubt) | {"why": why}
+        for row, (why, _) in zip(lowest[:_SUSPICIOUS], reasons, strict=False)
+    ]
+    rows = [
+        {
+            "name": input_name(outputs, row),
+            "p_value": verdicts.p_values[row],
+            "strange": strangeness(verdicts.p_values[row]),
+            "group": _group(verdicts, outputs, row),
+            "reason": reason,
+        }
+        for row, (_, reason) in zip(lowest[:n_listed], reasons, strict=False)
     ]
     cases = [{"set_name": evidence.id_name, "cases": suspicious}]
-    flags = {chosen.name: ~verdicts.in_distribution}
-    if evidence.ood_outputs:  # in a comparison, the second detector flags as many
-        second, kept = chosen.pair[1], float(verdicts.in_distribution.mean())
-        flags[second] = flagged(scores_of(evidence, second).id_scores, kept)
+    sets = _first_inputs(chosen, evidence, doubt) if evidence.ood_outputs else []
     checked = detector.self_check(outputs, groups=groups, from_probs=False)
+    files = chosen.manifest.get("files", {})
     return {
         "chosen": chosen,
         "id_name": evidence.id_name,
         "promise": promise,
+        "answer": promise.answer(chosen.is_half),
         "change": promise.change(),
         "advice": ADVICE,
         "suspicious": suspicious,
+        "flagged": rows,
+        "command": f"nescio score {files.get('detector', 'DETECTOR')} {files.get('id', 'DATA')}",
         "why_no_pictures": why_no_pictures(evidence, cases),
         "scores": Markup("".join(verdicts._charts())),
+        "thresholds": _named_thresholds(detector),
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
-        "sets": _first_inputs(chosen, evidence) if evidence.ood_outputs else [],
-        "alarms": false_alarms(evidence, flags, detector.tpr),
+        "sets": sets,
+        "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
+        "by_label": flagged_by_label(evidence, ~verdicts.in_distribution),
         "self_check": {"table": checked.drawn(), "text": checked.summary()},
     }
 
@@ -205,53 +248,110 @@ def _groups(detector: Detector, outputs: Outputs) -> Any:
     return outputs.kept.get(GROUP) if detector.calibration_.by == CUSTOM else None
 
 
+def _group(verdicts: Assessment, outputs: Outputs, row: int) -> str:
+    """Return the name that the user gave to the group of an input; empty without groups."""
+    if GROUP not in outputs.kept:
+        return ""
+    unknown = verdicts.groups is not None and verdicts.groups[row] == ALL
+    return f"{outputs.kept[GROUP][row] or '(no name)'}{' (not calibrated)' if unknown else ''}"
+
+
 def _case(
-    chosen: Chosen, evidence: Evidence, set_name: str, verdicts: Assessment, row: int
+    evidence: Evidence, set_name: str, verdicts: Assessment, row: int, doubt: str
 ) -> dict[str, Any]:
-    """Return one input with its verdict; whether this is right is known if there are OOD sets."""
+    """Return one input with its verdict; if there are OOD sets, with whether this is right.
+
+    A flagged ID input is in `doubt`: a false alarm, unless the inputs have changed.
+    """
     outputs = evidence.ood_outputs.get(set_name, evidence.id_outputs)
     case = input_case(evidence, set_name, outputs, row)
     names = label_names(evidence)
     predicted = np.flatnonzero(outputs.logits[row] > 0)
-    if GROUP in outputs.kept:
-        case["name"] += f", group {outputs.kept[GROUP][row] or '(no name)'}"
+    if group := _group(verdicts, outputs, row):
+        case["name"] += f", group {group}"
     case["predicted"] = ", ".join(names[label] for label in predicted) or "nothing"
     is_id = outputs is evidence.id_outputs if evidence.ood_outputs else None
-    case["verdicts"] = [input_verdict(chosen.name, *verdicts[row], is_id)]
+    verdict = input_verdict("", *verdicts[row], is_id)
+    if is_id:
+        verdict["right"] = ("right" if doubt else "") if verdict["inside"] else doubt
+    case["verdicts"] = [verdict]
     return case
 
 
-def _first_inputs(chosen: Chosen, evidence: Evidence) -> list[dict[str, Any]]:
+def _first_inputs(chosen: Chosen, evidence: Evidence, doubt: str) -> list[dict[str, Any]]:
     """Return the first inputs of each set, which are not chosen by their verdicts."""
     sets = []
     for name, outputs in {evidence.id_name: evidence.id_outputs, **evidence.ood_outputs}.items():
-        groups = _groups(chosen.detector, outputs)
-        verdicts = chosen.detector.assess(outputs, groups=groups, from_probs=False)
-        cases = [
-            _case(chosen, evidence, name, verdicts, row)
-            for row in range(min(_FIRST_INPUTS, len(outputs)))
-        ]
-        counts = {"n_inputs": len(outputs), "n_flagged": len(verdicts.flagged)}
+        verdicts = chosen.assess(outputs)
+        rows = range(min(_FIRST_INPUTS, len(outputs)))
+        cases = [_case(evidence, name, verdicts, row, doubt) for row in rows]
+        through = _percent(verdicts.in_distribution.mean())
         sets.append(
-            {"name": name, "is_id": outputs is evidence.id_outputs, **counts, "cases": cases}
+            {
+                "name": name,
+                "is_id": outputs is evidence.id_outputs,
+                "n_inputs": len(outputs),
+                "n_flagged": len(verdicts.flagged),
+                "at_own": f"at its own threshold: {through} through",
+                "cases": cases,
+            }
         )
     return sets
 
 
-def _why(detector: Detector, sample: Outputs) -> list[str]:
-    """Return the reasons against an input, in words; the strongest first."""
+def _reasons(detector: Detector, samples: Outputs) -> list[tuple[list[str], str]]:
+    """Return for each input the reasons against it in words, and the strongest in a few words."""
     if not detector.explains:
-        return []
-    reason = detector.explain(sample, groups=_groups(detector, sample), from_probs=False)[0]
-    if not reason.parts or math.isnan(reason.parts[0].p_value):
-        return [reason.summary()]
+        return [([], "")] * len(samples)
+    explained = detector.explain(samples, groups=_groups(detector, samples), from_probs=False)
+    predicts = np.any(samples.logits > 0, axis=1).tolist()
+    return [_in_words(*pair) for pair in zip(explained, predicts, strict=True)]
+
+
+def _in_words(reason: Reason, predicts: bool) -> tuple[list[str], str]:
+    if not reason.parts:
+        words = _words(reason.detector, reason, predicts)
+        return [f"{words[0].upper()}{words[1:]}. {reason.summary()}"], words
+    if math.isnan(reason.parts[0].p_value):
+        return [reason.summary()], "NaN or infinity"
     texts = []
     for part in reason.parts:
         if part.share >= _SAID:
-            words = _PARTS.get(part.detector.partition("(")[0], part.detector)
+            words = _words(part.detector, part.reason, predicts)
             detail = "" if part.reason is None else f" {part.reason.summary()}"
             texts.append(f"{part.share:.0%} of the evidence: {words}.{detail}")
-    return texts
+    return texts, _words(reason.parts[0].detector, reason.parts[0].reason, predicts)
+
+
+def _words(detector: str, reason: Reason | None, predicts: bool) -> str:
+    """Say in a few words what a detector finds strange."""
+    if reason is not None and reason.ranges:
+        together = reason.ranges[0].column == "distance to the mean"
+        return "its values together are unusual" if together else "values out of their usual range"
+    if reason is not None and reason.labels:
+        top = reason.labels[0]
+        if math.isnan(top.term):
+            return "NaN or infinity"
+        if not predicts:
+            return "no label is predicted with confidence"
+        weak = "no label is" if top.term < top.rank_median else "all labels together are not"
+        return f"{weak} as strong as usual"
+    name = detector.partition("(")[0]
+    return _PARTS.get(name, name)
+
+
+def _named_thresholds(detector: Detector) -> str:
+    """Name the lines of the figure of the scores; empty if there is only one."""
+    values = detector.calibration_.threshold_values
+    if len(values) == 1:
+        return ""
+    if len(values) > _THRESHOLDS_NAMED:
+        return f"The dashed lines are the thresholds of {len(values):,} groups."
+    named = [
+        f"{'any other group' if name == ALL else name} ({short(value)})"
+        for name, value in sorted(values.items(), key=lambda each: each[1])
+    ]
+    return f"Dashed lines, from left to right: the thresholds of {', '.join(named)}."
 
 
 def _p_value_chart(p_values: Values, usual: float) -> Markup:
@@ -278,77 +378,41 @@ def _p_value_chart(p_values: Values, usual: float) -> Markup:
 # --- who is flagged -------------------------------------------------------------------------------
 
 
-def flagged(id_scores: Values, tpr: float) -> Flags:
-    """Return which ID inputs fall below the threshold that keeps a share `tpr` of them."""
-    threshold = find_threshold(id_scores, tpr)
-    return np.isneginf(id_scores) if threshold is None else id_scores < threshold
-
-
-def false_alarms(evidence: Evidence, flags: Mapping[str, Flags], tpr: float) -> dict[str, Any]:
-    """Return the flagged inputs by label and by number of labels, and the FPR of the first one.
+def flagged_by_label(evidence: Evidence, flags: Flags) -> dict[str, Any]:
+    """Return tables of the flagged inputs: by label, by group and by number of labels.
 
     The labels that are surely flagged often come first: those with the highest lower end.
     """
-    flags = dict(list(flags.items())[: len(_STYLES)])
-    labels, names = sample_labels(evidence.id_outputs), label_names(evidence)
-    columns = _rate_columns(evidence, flags, labels.has, names, tpr)
-    first = columns[0]
-    surest = sorted(first.labels, key=lambda rate: -(rate.false_alarms.low or 0.0))
-    by_label = _rate_rows(columns, [rate.name for rate in surest[:_LABELS_SHOWN]])
-    thirds = [list(row) for row in zip(*(column.by_frequency for column in columns), strict=True)]
-    counts = np.minimum(true_or_predicted(evidence).sum(axis=1), _MANY)
+    labels, counts = sample_labels(evidence.id_outputs), true_or_predicted(evidence).sum(axis=1)
+    by_label = _rates(flags, labels.has, label_names(evidence))
+    surest = sorted(by_label.labels, key=lambda rate: -(rate.false_alarms.low or 0.0))
+    tables = {"Label": surest[:_LABELS_SHOWN]}
+    groups = evidence.id_outputs.kept.get(GROUP)
+    if groups is not None:  # of the user, the most flagged first
+        names = np.unique(groups)
+        by_group = _rates(flags, groups[:, None] == names, names.tolist())
+        tables["Group"] = list(by_group.labels[:_GROUPS_SHOWN])
+    counts = np.minimum(counts, _MANY)
     numbers = np.unique(counts)
     written = [f"{n} or more" if n == _MANY else str(n) for n in numbers]
-    by_number = _rate_columns(evidence, flags, counts[:, None] == numbers, written, tpr)
-    by_count = _rate_rows(by_number, written)
-    kind, often = "predicted" if evidence.id_outputs.labels is None else "true", ""
-    if by_number[0].suffering:
-        which = " or ".join(by_number[0].suffering)
-        often = f" Inputs with {which} {kind} labels are flagged more often than all inputs."
-    by_group = _by_group(evidence, flags, tpr)
-    drawn = [rate for row in by_label + by_count + by_group for rate in row[: len(flags)]]
-    n_flagged = [f"{np.count_nonzero(of):,} by {name}" for name, of in flags.items()]
+    by_count = _rates(flags, counts[:, None] == numbers, written)
+    tables["Number of labels"] = sorted(by_count.labels, key=lambda rate: written.index(rate.name))
+    kind, text = "predicted" if evidence.id_outputs.labels is None else "true", by_label.summary()
+    if by_label.suffering:
+        which = listed(by_label.suffering, _LABELS_NAMED, quoted=False)
+        text = f"Flagged more often than the others, by {labels.kind} label: {which}."
+    if by_count.suffering:
+        which = " or ".join(by_count.suffering)
+        text += f" Inputs with {which} {kind} labels are flagged more often than the others."
     return {
         "kind": kind,
         "label_kind": labels.kind,  # by which label inputs are grouped
-        "styles": dict(zip(flags, _STYLES, strict=False)),
-        "fprs": [f"FPR{percent(tpr)} {ood}" for ood in evidence.ood_outputs],
-        "totals": f"Flagged of {len(labels.has):,} inputs: {', '.join(n_flagged)}.",
-        "suffering": first.summary() + often,
-        "by_group": by_group,
-        "by_count": by_count,
-        "by_label": by_label,
-        "by_frequency": thirds if len(names) > len(FREQUENCIES) else [],
-        "n_hidden": len(first.labels) - len(by_label),
-        "longest": max(rate.false_alarms.value for rate in drawn) or 1.0,
+        "text": text,
+        "tables": tables,
+        "n_hidden": len(surest) - len(tables["Label"]),
+        "longest": max(rate.false_alarms.value for rates in tables.values() for rate in rates) or 1,
     }
 
 
-def _by_group(evidence: Evidence, flags: Mapping[str, Flags], tpr: float) -> list[list[Rate]]:
-    """Return the rates of the user's groups, the most flagged first; nothing without groups."""
-    groups = evidence.id_outputs.kept.get(GROUP)
-    if groups is None:
-        return []
-    names = np.unique(groups)
-    columns = _rate_columns(evidence, flags, groups[:, None] == names, names.tolist(), tpr)
-    return _rate_rows(columns, [rate.name for rate in columns[0].labels[:_GROUPS_SHOWN]])
-
-
-def _rate_columns(
-    evidence: Evidence, flags: Mapping[str, Flags], has: Flags, names: Sequence[str], tpr: float
-) -> list[LabelRates]:
-    """Return the rates of each detector, then those of the first one against each OOD set."""
-    columns = [
-        label_rates(np.where(of, -1.0, 0.0), has, threshold=0.0, label_names=names)
-        for of in flags.values()
-    ]
-    for ood in evidence.ood_outputs:
-        scored = scores_of(evidence, next(iter(flags)))
-        against = scored.ood_scores[ood]
-        columns.append(label_rates(scored.id_scores, has, against, tpr=tpr, label_names=names))
-    return columns
-
-
-def _rate_rows(columns: Sequence[LabelRates], names: Sequence[str]) -> list[list[Rate]]:
-    by_name = [{rate.name: rate for rate in column.labels} for column in columns]
-    return [[rates[name] for rates in by_name] for name in names]
+def _rates(flags: Flags, has: Flags, names: Sequence[str]) -> LabelRates:
+    return label_rates(np.where(flags, -1.0, 0.0), has, threshold=0.0, label_names=names)
