@@ -314,7 +314,7 @@ def test_the_first_inputs_of_each_set_are_shown_with_their_verdicts(make_evidenc
 
 def tables_of(evidence, flags):
     """The tables, as rows of the name, the inputs and the flagged."""
-    said = flagged_by_label(evidence, flags)
+    said = flagged_by_label(evidence, np.where(flags, -1.0, 0.0))
     return said | {
         title: [(rate.name, rate.n_samples, rate.n_flagged) for rate in rates]
         for title, rates in said["tables"].items()
@@ -329,7 +329,16 @@ def test_flagged_inputs_are_counted_by_true_label(evidence):
     assert said["kind"] == said["label_kind"] == "true"
     assert said["Label"] == [("label 0", 20, 4), ("label 1", 20, 0)]
     assert said["Number of labels"] == [("0", 60, 1), ("1", 40, 4)]
+    assert said["Frequency of the label"][-1] == ("no label", 60, 1)
     assert "Flagged more often than the others, by true label: label 0." in said["text"]
+
+
+def test_labels_have_an_fpr_if_there_are_ood_inputs(evidence):
+    above = np.linspace(-1, 20, len(evidence.id_outputs))
+    rates = flagged_by_label(evidence, above, np.array([-3.0, 30.0]))["tables"]
+    for title in ("Label", "Frequency of the label"):
+        assert {rate.fpr.value for rate in rates[title]} == {0.5}
+    assert rates["Number of labels"][0].fpr is None
 
 
 def test_without_truth_the_most_likely_label_counts(evidence):

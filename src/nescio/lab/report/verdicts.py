@@ -199,7 +199,9 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     groups, verdicts = _groups(detector, outputs), chosen.assess(outputs)
     promise = Promise.of(detector, verdicts)
     # Not by p-values: the smallest one depends on the size of the group.
-    above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
+    above = _above(detector, verdicts)
+    oods = [_above(detector, chosen.assess(ood)) for ood in evidence.ood_outputs.values()]
+    ood_above = np.concatenate(oods) if oods else None
     n_listed = min(promise.n_flagged, _LISTED)
     lowest = np.argsort(above, kind="stable")[: max(_SUSPICIOUS, n_listed)].tolist()
     reasons = _reasons(detector, outputs[lowest])
@@ -238,9 +240,15 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
         "sets": sets,
         "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
-        "by_label": flagged_by_label(evidence, ~verdicts.in_distribution),
+        "by_label": flagged_by_label(evidence, above, ood_above),
         "self_check": {"table": checked.drawn(), "text": checked.summary()},
     }
+
+
+def _above(detector: Detector, verdicts: Assessment) -> Values:
+    """Return how far scores are above their thresholds."""
+    distances: Values = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
+    return distances
 
 
 def _groups(detector: Detector, outputs: Outputs) -> Any:
@@ -378,24 +386,27 @@ def _p_value_chart(p_values: Values, usual: float) -> Markup:
 # --- who is flagged -------------------------------------------------------------------------------
 
 
-def flagged_by_label(evidence: Evidence, flags: Flags) -> dict[str, Any]:
-    """Return tables of the flagged inputs: by label, by group and by number of labels.
+def flagged_by_label(
+    evidence: Evidence, above: Values, ood_above: Values | None = None
+) -> dict[str, Any]:
+    """Return tables of the flagged inputs: by label, its frequency, group and number of labels.
 
-    The labels that are surely flagged often come first: those with the highest lower end.
+    `above` is how far scores are above their thresholds. With that of OOD inputs, labels have an
+    FPR too. Those that are surely flagged often come first: those with the highest lower end.
     """
     labels, counts = sample_labels(evidence.id_outputs), true_or_predicted(evidence).sum(axis=1)
-    by_label = _rates(flags, labels.has, label_names(evidence))
+    by_label = _rates(above, labels.has, label_names(evidence), ood_above)
     surest = sorted(by_label.labels, key=lambda rate: -(rate.false_alarms.low or 0.0))
-    tables = {"Label": surest[:_LABELS_SHOWN]}
+    tables = {"Label": surest[:_LABELS_SHOWN], "Frequency of the label": by_label.by_frequency}
     groups = evidence.id_outputs.kept.get(GROUP)
     if groups is not None:  # of the user, the most flagged first
         names = np.unique(groups)
-        by_group = _rates(flags, groups[:, None] == names, names.tolist())
+        by_group = _rates(above, groups[:, None] == names, names.tolist())
         tables["Group"] = list(by_group.labels[:_GROUPS_SHOWN])
     counts = np.minimum(counts, _MANY)
     numbers = np.unique(counts)
     written = [f"{n} or more" if n == _MANY else str(n) for n in numbers]
-    by_count = _rates(flags, counts[:, None] == numbers, written)
+    by_count = _rates(above, counts[:, None] == numbers, written)
     tables["Number of labels"] = sorted(by_count.labels, key=lambda rate: written.index(rate.name))
     kind, text = "predicted" if evidence.id_outputs.labels is None else "true", by_label.summary()
     if by_label.suffering:
@@ -406,6 +417,7 @@ def flagged_by_label(evidence: Evidence, flags: Flags) -> dict[str, Any]:
         text += f" Inputs with {which} {kind} labels are flagged more often than the others."
     return {
         "kind": kind,
+        "fpr_name": by_label.fpr_name,
         "label_kind": labels.kind,  # by which label inputs are grouped
         "text": text,
         "tables": tables,
@@ -414,5 +426,7 @@ def flagged_by_label(evidence: Evidence, flags: Flags) -> dict[str, Any]:
     }
 
 
-def _rates(flags: Flags, has: Flags, names: Sequence[str]) -> LabelRates:
-    return label_rates(np.where(flags, -1.0, 0.0), has, threshold=0.0, label_names=names)
+def _rates(
+    above: Values, has: Flags, names: Sequence[str], ood_above: Values | None = None
+) -> LabelRates:
+    return label_rates(above, has, ood_above, threshold=0.0, label_names=names)
