@@ -223,12 +223,16 @@ def label_difference(
     missing = [name for name in ours if name not in have]
     extra = [name for name in theirs if name not in wanted]
     return (
-        f"the data does not have the labels of {owner} ({owner} has {len(ours):,}, the data "
-        f"{len(theirs):,})."
-    ) + "".join(
-        f" {what}: {listed(names)}."
-        for what, names in (("Missing", missing), (f"Not known to {owner}", extra))
-        if names
+        (
+            f"the data does not have the labels of {owner} ({owner} has {len(ours):,}, the data "
+            f"{len(theirs):,})."
+        )
+        + "".join(
+            f" {what}: {listed(names)}."
+            for what, names in (("Missing", missing), (f"Not known to {owner}", extra))
+            if names
+        )
+        + nearest(missing[0] if missing else "", extra, 1)
     )
 
 
