@@ -81,7 +81,7 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
         assert scored["in_distribution"].tolist() == expected.in_distribution.tolist()
         assert nescio("explain", "x.nescio", name, *by_camera, "--row", "0")[0] == 0
     assert succeeds("score", "x.nescio", "val.csv", *by_camera, "--keep", "camera")
-    assert "(--group-column)" in fails("score", "x.nescio", "new.csv", "--ignore", "camera")
+    assert "pass --group-column, with one of" in fails("score", "x.nescio", "new.csv", "--ignore", "camera")
     assert "Did you mean 'camera'" in fails(*fit, "--group-column", "kamera", "--force")
     gap = pandas.read_csv("val.csv", dtype={"camera": str})
     gap.loc[700, "camera"] = None
@@ -294,7 +294,7 @@ MISTAKES = {
     "no ids": (("x.nescio", "plain.npy", "--id", "img3"), "Pass --row instead"),
     "both": (("x.nescio", "new.safetensors", "--id", "a", "--row", "1"), "Pass only one of them"),
     "not made of labels": (("msp.nescio", "new.safetensors"), "msp cannot be explained"),
-    "groups of one's own": (("own.nescio", "new.safetensors"), "(--group-column)"),
+    "groups of one's own": (("own.nescio", "new.safetensors"), "pass --group-column"),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from nescio._io.files import check_target, exclusive, find_files
+from nescio._io.files import check_target, exclusive, existing_file, find_files
 from nescio.cli.console import (
     AsJson,
     Force,
@@ -43,7 +43,8 @@ def monitor(
         Argument(
             metavar="SCORED",
             help="The table that 'nescio score -o' wrote, in order of time: a file, or a pattern "
-            "or a folder of Parquet files, which may be larger than memory.",
+            "or a folder of Parquet files, which may be larger than memory. Without it, the state "
+            "is shown.",
         ),
     ] = None,
     id_column: Annotated[
@@ -69,7 +70,7 @@ def monitor(
         Option(
             metavar="NOTE",
             help="Record in the state file that its alarm was dealt with, by whom and how, and "
-            "start again. SCORED may then be left out.",
+            "start again.",
         ),
     ] = None,
     plot: Annotated[Path | None, "Write figures to this .html file."] = None,
@@ -91,8 +92,11 @@ def monitor(
 
     if acknowledge is not None and not acknowledge.strip():
         raise ParameterError("--acknowledge needs a note: who, and what was done.")
-    if acknowledge is None and scored is None:
-        raise ParameterError("SCORED is missing: pass the table that 'nescio score -o' wrote.")
+    if acknowledge is not None or scored is None:
+        if state is None:
+            what = "SCORED, the table that 'nescio score -o' wrote, or --state, a state to show"
+            raise ParameterError(f"pass {what if acknowledge is None else '--state'}.")
+        existing_file(state)
     for target in (state, plot):
         refuse_overwriting(target, scored, detector)
     refuse_overwriting(plot, state)
@@ -112,7 +116,8 @@ def monitor(
             watch.acknowledge(acknowledge)
         if table is not None:
             _add(watch, table, once=state is not None)
-        if state is not None:
+        changed = table is not None or acknowledge is not None
+        if state is not None and changed:
             watch.save(state, force=True)
     if plot is not None:
         draw_monitor(watch, plot, force=force)
@@ -122,7 +127,14 @@ def monitor(
         content["windows"] = content["windows"][-_WINDOWS:]
         print_json(content | {"state": state and str(state), "plot": plot and str(plot)})
     else:
-        say(watch.summary(), *(f"saved {path}" for path in (state, plot) if path is not None))
+        say(watch.summary())
+        if watch.alarm and state is not None:
+            options = f"--detector {detector} --state {state}"
+            say(
+                f'Then start again: nescio monitor {options} --acknowledge "who, and what was done"'
+            )
+        saved = (state if changed else None, plot)
+        say(*(f"saved {path}" for path in saved if path is not None))
     if watch.alarm:
         raise typer.Exit(ALARM)
 

@@ -306,7 +306,7 @@ def _print_lowest(result: StreamResult) -> None:
     caption = f"the {len(shown)} most suspicious of {result.n_samples:,} rows; use -o to get all"
     print_rows(
         _rows(columns),
-        without=("in_distribution", *shown.kept),
+        without=("in_distribution",),
         caption=caption if result.n_samples > len(shown) else None,
     )
 
