@@ -81,7 +81,9 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
         assert scored["in_distribution"].tolist() == expected.in_distribution.tolist()
         assert nescio("explain", "x.nescio", name, *by_camera, "--row", "0")[0] == 0
     assert succeeds("score", "x.nescio", "val.csv", *by_camera, "--keep", "camera")
-    assert "pass --group-column, with one of" in fails("score", "x.nescio", "new.csv", "--ignore", "camera")
+    assert "pass --group-column, with one of" in fails(
+        "score", "x.nescio", "new.csv", "--ignore", "camera"
+    )
     assert "Did you mean 'camera'" in fails(*fit, "--group-column", "kamera", "--force")
     gap = pandas.read_csv("val.csv", dtype={"camera": str})
     gap.loc[700, "camera"] = None

@@ -93,17 +93,16 @@ class Columns:
 
         If the labels are known by name, all others are text, so that they are copied unchanged.
         """
-        named = (*_several(self.keep), self.id_column or "id", self.group_column or "id")
-        texts = {*_matching(named, names), *(name for name in names if name.lower() == "id")}
+        named = [*_several(self.keep), *_several(self.ignore), self.id_column, self.group_column]
+        texts = {name for name in names if name.lower() == "id"}
+        texts.update(_matching([name for name in named if name is not None], names))
         labels = self.labels
         if labels is None and self.expected and set(self.expected) <= set(names):
             labels = self.expected
         if labels is None:
             return dict.fromkeys(texts, True)
-        texts = texts.union(_matching(self.ignore, names)).difference(_several(labels))
-        return {name: name in texts for name in names} | dict.fromkeys(
-            set(names).difference(_matching(labels, names)), True
-        )
+        numbers = set(_matching(labels, names)) - (texts - set(_several(labels)))
+        return {name: name not in numbers for name in names}
 
     def roles(self, schema: Any) -> Roles:
         """Decide what each column is; warn of floating-point columns that the detector ignores."""
@@ -115,13 +114,7 @@ class Columns:
             (group,) = matching_names([self.group_column], names, "group_column")
         ids = self._id_column(names, index, {*kept, *ignored, group or ""})
         named = set(_several(self.labels or ())) & set(names)
-        roles = [
-            ids or "",
-            group or "",
-            *ignored,
-            *named,
-            *(name for name in kept if name != group),
-        ]
+        roles = [ids, group, *ignored, *named, *(name for name in kept if name != group)]
         name, n_roles = Counter(filter(None, roles)).most_common(1)[0] if any(roles) else ("", 0)
         if n_roles > 1:
             raise InputError(
@@ -133,18 +126,16 @@ class Columns:
             raise InputError(f"column {nested!r} holds lists and cannot be kept.")
         taken = {ids, group, *kept, *ignored, *index}
         rest = [schema.field(name) for name in names if name not in taken]
-        labels, chosen = self._label_columns(names, rest)
-        arrays = tuple(
-            field.name
-            for field in rest
-            if _is_matrix(field.type) and field.name not in (*labels, "logits")
-        )
+        lists = tuple(field.name for field in rest if _is_matrix(field.type))
+        labels = self._label_columns(names, rest, lists)
+        arrays = tuple(name for name in lists if name not in {"logits", *labels[:1]})
         if self.keep_rest and not kept:
             # A column that is named like that of the verdicts becomes it.
             other = {ids, *labels, *arrays, *ignored, *filter(_is_unnamed_index, names)}
             other |= {group} & {GROUP}
             kept = tuple(name for name in names if name not in other)
-        if chosen and self.labels is None and self.expected_by == Columns.expected_by:
+        by_name = self.labels is None and labels == tuple(self.expected or ())
+        if by_name and self.expected_by == Columns.expected_by:
             warn_of_ignored([name for name in _floats(rest) if name not in labels], "column")
         used = {ids, group, *labels, *arrays, *kept}
         read = tuple(name for name in names if name in used)
@@ -162,25 +153,21 @@ class Columns:
         return next((name for name in candidates if name not in taken), None)
 
     def _label_columns(
-        self, names: Sequence[str], fields: Sequence[Any]
-    ) -> tuple[tuple[str, ...], bool]:
-        """Return the columns to read as logits, and whether they were named.
+        self, names: Sequence[str], fields: Sequence[Any], lists: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Return the columns to read as logits: several of numbers, or one of lists.
 
-        `fields` are the columns that have no other role.
+        `fields` are the columns that have no other role; some are `lists` of numbers.
         """
-        rest = tuple(field.name for field in fields)
-        lists = tuple(field.name for field in fields if _is_matrix(field.type))
-        floats = _floats(fields)
+        rest, floats = tuple(field.name for field in fields), _floats(fields)
         if self.labels is not None:
             chosen = self.chosen(rest)
             labels = tuple(name for name in chosen if name not in lists)  # '*' takes lists too
-            return labels or _logits_of(chosen), True
+            return labels or (chosen if len(chosen) == 1 else _logits_of(chosen))
         if self.expected is not None and set(self.expected) <= set(rest):
-            return tuple(self.expected), True
+            return tuple(self.expected)
         if "logits" in lists or (lists and not floats):
-            if len(lists) == 1 and lists[0] in MATRICES[1:]:
-                raise _no_logits(lists)
-            return _logits_of(lists), False
+            return _logits_of(lists)
         if self.expected is not None and not _are_numbered(floats):
             theirs = [name for name in rest if name in floats or name in self.expected]
             raise LabelMismatchError(label_difference(self.expected, theirs, self.expected_by))
@@ -205,7 +192,7 @@ class Columns:
                 f"the columns are numbered, but not in order: {listed(labels)}. Sort them, or "
                 "choose their order with labels=... (--labels)."
             )
-        return labels, False
+        return labels
 
     def _ambiguous(self, fields: Sequence[Any], *, has_others: bool) -> InputError:
         """Return the error for columns that may not be labels, with the options to paste."""
@@ -403,22 +390,18 @@ def _floats(fields: Sequence[Any]) -> tuple[str, ...]:
 def _is_matrix(kind: Any) -> bool:
     """Return whether a column holds lists of numbers."""
     types = require("pyarrow.types", "files")
-    of_numbers = (types.is_integer, types.is_floating, types.is_null)
-    return _is_list(kind) and any(is_number(kind.value_type) for is_number in of_numbers)
+    numbers = (types.is_integer, types.is_floating, types.is_null)
+    return _is_list(kind) and any(is_of(kind.value_type) for is_of in numbers)
 
 
 def _logits_of(lists: tuple[str, ...]) -> tuple[str, ...]:
     """Return the one of these columns of lists that holds the logits."""
-    if len(lists) > 1 and "logits" not in lists:
-        raise _no_logits(lists)
+    if "logits" not in lists and (len(lists) > 1 or lists[0] in MATRICES):
+        raise InputError(
+            f"there is no column of lists named logits; there are {listed(lists)}. Choose the "
+            "column of the logits, or the columns of the labels, with labels=... (--labels)."
+        )
     return ("logits",) if "logits" in lists else lists
-
-
-def _no_logits(lists: Sequence[str]) -> InputError:
-    return InputError(
-        f"there is no column of lists named logits; there are {listed(lists)}. Choose the column "
-        "of the logits, or the columns of the labels, with labels=... (--labels)."
-    )
 
 
 def _is_list(kind: Any) -> bool:

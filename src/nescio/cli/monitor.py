@@ -94,8 +94,8 @@ def monitor(
         raise ParameterError("--acknowledge needs a note: who, and what was done.")
     if acknowledge is not None or scored is None:
         if state is None:
-            what = "SCORED, the table that 'nescio score -o' wrote, or --state, a state to show"
-            raise ParameterError(f"pass {what if acknowledge is None else '--state'}.")
+            needs = "SCORED, the table that 'nescio score -o' wrote, or --state to show a state"
+            raise ParameterError(f"pass {needs if acknowledge is None else '--state'}.")
         existing_file(state)
     for target in (state, plot):
         refuse_overwriting(target, scored, detector)
@@ -129,12 +129,9 @@ def monitor(
     else:
         say(watch.summary())
         if watch.alarm and state is not None:
-            options = f"--detector {detector} --state {state}"
-            say(
-                f'Then start again: nescio monitor {options} --acknowledge "who, and what was done"'
-            )
-        saved = (state if changed else None, plot)
-        say(*(f"saved {path}" for path in saved if path is not None))
+            again = f"nescio monitor --detector {detector} --state {state} --acknowledge"
+            say(f'To start again afterwards: {again} "who, and what was done"')
+        say(*(f"saved {path}" for path in (state if changed else None, plot) if path is not None))
     if watch.alarm:
         raise typer.Exit(ALARM)
 

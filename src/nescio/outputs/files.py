@@ -195,9 +195,8 @@ class OutputsStream:
             else:
                 self._whole = self._read_arrays(files, columns, verify)
                 self.n_rows = len(self._whole)
-                self.kept_names = tuple(
-                    name for name in self._whole.kept if self.group_column is None or name != GROUP
-                )
+                own = () if self.group_column is None else (GROUP,)
+                self.kept_names = tuple(name for name in self._whole.kept if name not in own)
                 self._row_bytes = _row_bytes(self._whole)
         self.block_rows = _rows_per_block(self._row_bytes)  # of each block but the last
         self.n_blocks = math.ceil(self.n_rows / self.block_rows)
