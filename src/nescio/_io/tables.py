@@ -203,12 +203,10 @@ class Columns:
                 f"not all columns hold numbers: {shown}. Drop those that do not from the data "
                 "frame, or pass the features as an array."
             )
-        advice = (
-            f"Leave {'it' if len(names) == 1 else 'them'} out with ignore={names} (--ignore "
-            f"{_as_option(names)}). Otherwise, name"
-            if has_others and len(names) <= _NAMED
-            else "Name"
-        )
+        advice = "Name"
+        if has_others and len(names) <= _NAMED:
+            what = f"ignore={names} (--ignore {_as_option(names)})"
+            advice = f"To leave out what is no label, pass {what}. Otherwise, name"
         return InputError(
             f"not all columns hold floating-point numbers: {shown}. {advice} with labels=... "
             "(--labels) the columns of the logits ('*' for all), or with id_column=... "
@@ -355,14 +353,9 @@ def _numbers(name: str, column: Any) -> Array:
 
 def _list_matrix(table: Any, name: str) -> Array:
     """Return lists of equal length as the rows of a matrix; a null is a row of NaN."""
-    column, leave_out = table.column(name), f"To leave it out, pass --ignore {name}."
-    lengths = (
-        require("pyarrow.compute", "files")
-        .list_value_length(column)
-        .unique()
-        .drop_null()
-        .to_pylist()
-    )
+    compute, column = require("pyarrow.compute", "files"), table.column(name)
+    leave_out = f"To leave it out, pass --ignore {name}."
+    lengths = compute.list_value_length(column).unique().drop_null().to_pylist()
     if len(lengths) > 1:
         raise InputError(
             f"the lists of column {name!r} must have the same length, got lengths from "
@@ -390,7 +383,7 @@ def _floats(fields: Sequence[Any]) -> tuple[str, ...]:
 def _is_matrix(kind: Any) -> bool:
     """Return whether a column holds lists of numbers."""
     types = require("pyarrow.types", "files")
-    numbers = (types.is_integer, types.is_floating, types.is_null)
+    numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
     return _is_list(kind) and any(is_of(kind.value_type) for is_of in numbers)
 
 

@@ -337,9 +337,9 @@ def _declared(parameter: inspect.Parameter) -> inspect.Parameter:
     if isinstance(option, str):
         names = [f"--{parameter.name.replace('_', '-')}", *_SHORT.get(parameter.name, ())]
         option = Option(*names, help=option)
-    choices = list(dict.fromkeys(re.findall(r"'(\w+)'", option.help or "")))
+    choices = "|".join(dict.fromkeys(re.findall(r"'(\w+)'", option.help or "")))
     if value := re.search("int|float|str|Path", str(kind)):  # without the words list and range
-        shown = "|".join(choices) if len(choices) > 1 else f"<{value[0].lower()}>"
+        shown = choices if "|" in choices else f"<{value[0].lower()}>"
         option.metavar = option.metavar or shown
     option.readable = False  # the library says more about a file that it cannot read
     return parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=Annotated[kind, option])

@@ -15,14 +15,7 @@ import typer
 from typer import Argument, Option
 
 from nescio._io.files import check_target, exclusive, existing_file, find_files
-from nescio.cli.console import (
-    AsJson,
-    Force,
-    print_json,
-    progress_bar,
-    refuse_overwriting,
-    say,
-)
+from nescio.cli.console import AsJson, Force, print_json, progress_bar, refuse_overwriting, say
 from nescio.errors import InputError, ParameterError, error_context
 from nescio.outputs.files import rows_place
 
