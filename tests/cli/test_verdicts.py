@@ -70,6 +70,7 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
     detector = ns.load("x.nescio")
     with pytest.warns(ns.errors.GroupWarning):
         expected = detector.assess(logits, groups=new["camera"])
+        lowest = np.argsort(detector.decision_function(logits, groups=new["camera"]))
     for name in ("new.csv", "new.parquet", "new.safetensors"):
         code, _, err = nescio("score", "x.nescio", name, *by_camera, "-o", "s.csv", "--force")
         assert code == 0
@@ -80,6 +81,15 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
         assert set(scored["group"]) == {"007", "12", "all"}
         assert scored["in_distribution"].tolist() == expected.in_distribution.tolist()
         assert nescio("explain", "x.nescio", name, *by_camera, "--row", "0")[0] == 0
+    # The rows are ranked by the distance from their own threshold, not by p-values.
+    code, out, _ = nescio("score", "x.nescio", "new.csv", *by_camera)
+    shown = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines()]
+    rows = [
+        dict(zip(("row", "score", "p", "group", "camera"), r, strict=False)) for r in shown if r
+    ]
+    assert [int(row["row"]) for row in rows] == lowest[:20].tolist()
+    assert [row["camera"] for row in rows] == new["camera"][lowest[:20]].tolist()
+    assert [row["p"] for row in rows] == [f"{p:.4f}" for p in expected.p_values[lowest[:20]]]
     assert succeeds("score", "x.nescio", "val.csv", *by_camera, "--keep", "camera")
     assert "pass --group-column, with one of" in fails(
         "score", "x.nescio", "new.csv", "--ignore", "camera"

@@ -118,8 +118,8 @@ def evaluate_detectors(
         print_json(comparison.as_dict())
     else:
         _print_comparison(comparison, default if default in comparison.scores else comparison.best)
-        if names is None and default in comparison.skipped:
-            say(f"The default of calibrate has no row: {comparison.skipped[default]}")
+        if names is None and held_out is None:
+            say("The default of calibrate has no row: it learns from held-out data (--held-out).")
 
 
 def _expanded(names: list[str] | None) -> list[str]:
