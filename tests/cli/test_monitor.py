@@ -87,7 +87,7 @@ def test_a_run_goes_on_after_an_acknowledged_alarm(files, nescio, succeeds, fail
     assert "1,200 inputs" in succeeds(*watch)
     assert Path("state.safetensors").read_bytes() == before
     assert "pass SCORED" in fails(*watch[:3])
-    assert "pass --state" in fails(*watch[:3], *note)
+    assert "--acknowledge needs --state" in fails(*watch[:3], *note)
     assert "no file none.safetensors" in fails(*watch[:-1], "none.safetensors", *note)
     assert not Path("none.safetensors").exists()
     again = '--state state.safetensors --acknowledge "who, '

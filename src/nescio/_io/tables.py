@@ -139,7 +139,8 @@ class Columns:
             warn_of_ignored([name for name in _floats(rest) if name not in labels], "column")
         used = {ids, group, *labels, *arrays, *kept}
         read = tuple(name for name in names if name in used)
-        left = tuple(name for name in names if name not in used.union(index))
+        used.update(index)
+        left = tuple(name for name in names if name not in used)
         return Roles(ids, labels, arrays, kept, left, group, read)
 
     def _id_column(self, names: Sequence[str], index: Sequence[str], taken: set[str]) -> str | None:
@@ -205,8 +206,8 @@ class Columns:
             )
         advice = "Name"
         if has_others and len(names) <= _NAMED:
-            what = f"ignore={names} (--ignore {_as_option(names)})"
-            advice = f"To leave out what is no label, pass {what}. Otherwise, name"
+            option = f"ignore={names} (--ignore {_as_option(names)})"
+            advice = f"To leave out what is no label, pass {option}. Otherwise, name"
         return InputError(
             f"not all columns hold floating-point numbers: {shown}. {advice} with labels=... "
             "(--labels) the columns of the logits ('*' for all), or with id_column=... "

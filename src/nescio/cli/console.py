@@ -43,7 +43,6 @@ NAMED_LABELS = 12  # that are printed
 # --- the application ------------------------------------------------------------------------------
 
 _INTERRUPTED = 130  # as the shell reports a process that Ctrl-C ended
-_BROKEN_PIPE = 141  # and one whose output nobody reads any more
 
 # Parameters in the messages of the library, and the options that set them.
 _OPTIONS = {
@@ -133,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if stop.code == _INTERRUPTED:  # typer has caught the KeyboardInterrupt
                 typer.echo("interrupted", err=True)
             elif isinstance(stop.__context__, BrokenPipeError):  # as of 'nescio score | head'
-                return _BROKEN_PIPE
+                return 128 + 13  # the number of this signal
             elif stop.code == 2 and (hint := _unquoted_pattern(arguments)):
                 typer.echo(hint, err=True)
             return stop.code if isinstance(stop.code, int) else 1

@@ -139,9 +139,8 @@ def _print_comparison(comparison: Comparison, by_label: str) -> None:
         if lead is not None:
             chosen = " (these two were chosen by their results, so p is too small)"
             say(
-                f"{lead.best} against {lead.second}: AUROC {lead.test.difference * 100:+.2f} "
-                f"points, DeLong's p = {lead.test.p_value:.2g}"
-                + (chosen if len(comparison.results[ood]) > 2 else "")
+                f"{lead.best} against {lead.second}: AUROC {lead.test.difference * 100:+.2f} points"
+                f", DeLong's p = {lead.test.p_value:.2g}{chosen * (len(comparison.scores) > 2)}"
             )
     _print_by_label(comparison, by_label)
     say(

@@ -87,8 +87,7 @@ def monitor(
         raise ParameterError("--acknowledge needs a note: who, and what was done.")
     if acknowledge is not None or scored is None:
         if state is None:
-            needs = "SCORED, the table that 'nescio score -o' wrote, or --state to show a state"
-            raise ParameterError(f"pass {needs if acknowledge is None else '--state'}.")
+            raise ParameterError("pass SCORED, a scored table; --acknowledge needs --state.")
         existing_file(state)
     for target in (state, plot):
         refuse_overwriting(target, scored, detector)
