@@ -222,13 +222,11 @@ def label_difference(
     have, wanted = set(theirs), set(ours)
     missing = [name for name in ours if name not in have]
     extra = [name for name in theirs if name not in wanted]
+    parts = (("Missing", missing), (f"Not known to {owner}", extra))
+    named = "".join(f" {what}: {listed(names)}." for what, names in parts if names)
     return (
         f"the data does not have the labels of {owner} ({owner} has {len(ours):,}, the data "
-        f"{len(theirs):,})."
-    ) + "".join(
-        f" {what}: {listed(names)}."
-        for what, names in (("Missing", missing), (f"Not known to {owner}", extra))
-        if names
+        f"{len(theirs):,}).{named}{nearest(''.join(missing[:1]), extra, 1)}"
     )
 
 

@@ -50,6 +50,18 @@ def test_the_table_is_sorted_and_marks_the_best_in_plain_text(here, nescio):
     assert "*" not in out
 
 
+def test_the_detector_that_is_named_first_is_described(here, succeeds):
+    files = ("--id", "test.npy", "--ood", "objects.npy", "--bootstrap", "0")
+    for names in (("msp", "joint_energy"), ("joint_energy", "msp")):
+        out = succeeds("eval", *files, "-d", names[0], "-d", names[1])
+        assert f"{names[0]} by most likely label" in " ".join(out.split())
+        assert "points, DeLong's p" in out
+        assert "chosen by their results" not in out
+    out = succeeds("eval", *files)
+    assert "chosen by their results" in out
+    assert "default of calibrate has no row: it learns from held-out data" in out
+
+
 def test_a_detector_with_parameters_is_added_to_all(here, nescio):
     files = ("--id", "test.npy", "--ood", "objects.npy", "--bootstrap", "0", "--json")
     added = ("-d", "all", "-d", "top_k_joint_energy(k=2)", "-d", "msp")

@@ -82,7 +82,16 @@ def test_a_run_goes_on_after_an_acknowledged_alarm(files, nescio, succeeds, fail
     assert nescio(*watch, "strange.csv")[0] == 3
     # The next file can be counted by the same command.
     assert "1,200 inputs" in succeeds(*watch, "quiet.csv", *note)
-    assert "SCORED is missing" in fails(*watch)
+    # Without a table, the state is shown, and it stays as it is.
+    before = Path("state.safetensors").read_bytes()
+    assert "1,200 inputs" in succeeds(*watch)
+    assert Path("state.safetensors").read_bytes() == before
+    assert "pass SCORED" in fails(*watch[:3])
+    assert "--acknowledge needs --state" in fails(*watch[:3], *note)
+    assert "no file none.safetensors" in fails(*watch[:-1], "none.safetensors", *note)
+    assert not Path("none.safetensors").exists()
+    again = '--state state.safetensors --acknowledge "who, '
+    assert again in nescio(*watch, "strange.csv")[1]
 
 
 def test_two_runs_on_one_state_lose_no_rows(files, succeeds, fails):

@@ -80,8 +80,20 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
         assert set(scored["group"]) == {"007", "12", "all"}
         assert scored["in_distribution"].tolist() == expected.in_distribution.tolist()
         assert nescio("explain", "x.nescio", name, *by_camera, "--row", "0")[0] == 0
+    # The rows are ranked by the distance from their own threshold, not by p-values.
+    lowest = np.argsort(expected.scores - detector.calibration_.threshold_of(expected.groups))
+    code, out, _ = nescio("score", "x.nescio", "new.csv", *by_camera)
+    shown = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines()]
+    rows = [
+        dict(zip(("row", "score", "p", "group", "camera"), r, strict=False)) for r in shown if r
+    ]
+    assert [int(row["row"]) for row in rows] == lowest[:20].tolist()
+    assert [row["camera"] for row in rows] == new["camera"][lowest[:20]].tolist()
+    assert [row["p"] for row in rows] == [f"{p:.4f}" for p in expected.p_values[lowest[:20]]]
     assert succeeds("score", "x.nescio", "val.csv", *by_camera, "--keep", "camera")
-    assert "(--group-column)" in fails("score", "x.nescio", "new.csv", "--ignore", "camera")
+    assert "pass --group-column, with one of" in fails(
+        "score", "x.nescio", "new.csv", "--ignore", "camera"
+    )
     assert "Did you mean 'camera'" in fails(*fit, "--group-column", "kamera", "--force")
     gap = pandas.read_csv("val.csv", dtype={"camera": str})
     gap.loc[700, "camera"] = None
@@ -295,7 +307,7 @@ MISTAKES = {
     "no ids": (("x.nescio", "plain.npy", "--id", "img3"), "Pass --row instead"),
     "both": (("x.nescio", "new.safetensors", "--id", "a", "--row", "1"), "Pass only one of them"),
     "not made of labels": (("msp.nescio", "new.safetensors"), "msp cannot be explained"),
-    "groups of one's own": (("own.nescio", "new.safetensors"), "(--group-column)"),
+    "groups of one's own": (("own.nescio", "new.safetensors"), "pass --group-column"),
 }  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def test_groups_that_do_not_fit_are_refused(rng):
     monitor = Monitor(detector)
     assessment = detector.assess(logits_of(rng, 5), groups=["day"] * 5)
     values = assessment.scores, assessment.p_values, assessment.in_distribution
-    with pytest.raises(InputError, match="has no groups"):
+    with pytest.raises(InputError, match="have no groups"):
         monitor.update(Assessment(*values))
     with pytest.raises(InputError, match="not calibrated for group 'dusk'"):
         monitor.update(Assessment(*values, groups=np.array(["day"] * 4 + ["dusk"])))

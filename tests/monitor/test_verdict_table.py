@@ -31,7 +31,7 @@ def test_verdicts_are_read_as_they_were_written(tmp_path, rng, suffix):
     [
         ("a.csv", "score\n1\n", "no column p_value"),
         ("a.csv", "score,p_value,in_distribution\n", "no rows"),
-        ("a.csv", "score,p_value,in_distribution\n1,low,True\n", "invalid value .low"),
+        ("a.csv", "score,p_value,in_distribution\n1,low,True\n", "'low' is not a number"),
         ("a.csv", "score,p_value,in_distribution\n1,0.5,maybe\n", "two numbers and True or False"),
         ("a.jsonl", '{"p_value": 0.5}\n{"score": 1}\n', "has no column in_distribution"),
         ("a.txt", "", "must end in"),

@@ -9,6 +9,7 @@ import pytest
 
 from fixtures.rewriting import write_valid
 from nescio import Outputs
+from nescio._io.tables import Columns
 from nescio._io.tensors import read_tensors
 from nescio.errors import (
     FileError,
@@ -19,7 +20,7 @@ from nescio.errors import (
     ParameterError,
     ShapeError,
 )
-from nescio.outputs.files import save_in_parts
+from nescio.outputs.files import read_outputs, save_in_parts
 
 
 def test_what_is_saved_is_loaded(tmp_path, outputs):
@@ -88,8 +89,8 @@ def test_csv_files(tmp_path, text, ids, names):
         ("", "is empty"),
         ("größe,b\n1,2\n", "not UTF-8 text"),
         ("cat,dog\n1.5,two\n", r"'dog' \(string\)"),
-        ("cat,dog\n1\n", "Expected 2 columns, got 1"),
-        ("cat,dog\n1,2\n\n1,2,3\n", "Expected 2 columns, got 3"),
+        ("cat,dog\n1\n", r"as CSV: row 2 \(the header is row 1\): Expected 2 columns, got 1: 1\."),
+        ("cat,dog\n1,2\n\n1,2,3\n", "row 3 .*: Expected 2 columns, got 3"),
         ("1.5,2\n1.5,2\n", "must be a header, but holds the number 1.5"),
         ("1.5,2,\n3,4,\n", "remove the separator at the end"),
         ("cat,dog\n", "has no rows"),
@@ -105,6 +106,21 @@ def test_bad_csv_files_are_explained(tmp_path, text, reason):
     with pytest.raises((FileFormatError, InputError), match=reason) as raised:
         Outputs.load(tmp_path / "x.csv")
     assert "x.csv" in str(raised.value)
+
+
+def test_the_place_of_a_bad_cell_is_named(tmp_path):
+    (tmp_path / "x.csv").write_text("id,cat,dog\n1,1.5,2\n2,1.5,n/a?\n")
+    reason = r"row 3 \(the header is row 1\), column 'dog': 'n/a\?' is not a number\. Correct it"
+    with pytest.raises(FileFormatError, match=reason):
+        Outputs.load(tmp_path / "x.csv", labels="*")
+
+
+def test_a_pattern_of_labels_takes_no_column_with_another_role(tmp_path):
+    text = "id,customer,site,note,cat,dog\na,c,s,n,1.5,2\nb,c,s,n,2.5,-3\n"
+    (tmp_path / "x.csv").write_text(text)
+    columns = Columns(labels="*", ignore="customer", keep="n*", group_column="site")
+    loaded = read_outputs(tmp_path / "x.csv", from_probs=None, columns=columns)
+    assert (loaded.label_names, loaded.ids.tolist()) == (("cat", "dog"), ["a", "b"])
 
 
 def test_missing_cells_are_nan(tmp_path):

@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -59,17 +59,12 @@ class Roles(NamedTuple):
     """What each column is."""
 
     ids: str | None
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # columns of numbers, or one of lists
+    arrays: tuple[str, ...]  # other columns of lists of numbers: features, labels and others
     kept: tuple[str, ...]
     ignored: tuple[str, ...]
-    chosen: bool  # whether the labels were named
-    group: str | None = None
-
-    @property
-    def read(self) -> tuple[str, ...]:
-        """The columns that have to be read."""
-        first = [name for name in (self.ids, self.group) if name is not None]
-        return tuple(dict.fromkeys((*first, *self.labels, *self.kept)))
+    group: str | None
+    read: tuple[str, ...]  # all that have to be read, in the order of the table
 
 
 @dataclass(frozen=True)
@@ -98,15 +93,16 @@ class Columns:
 
         If the labels are known by name, all others are text, so that they are copied unchanged.
         """
+        named = [*_several(self.keep), *_several(self.ignore), self.id_column, self.group_column]
+        texts = {name for name in names if name.lower() == "id"}
+        texts.update(_matching([name for name in named if name is not None], names))
         labels = self.labels
         if labels is None and self.expected and set(self.expected) <= set(names):
             labels = self.expected
-        if labels is not None:
-            numbers = set(_matching(labels, names))
-            return {name: name not in numbers for name in names}
-        named = (*_several(self.keep), self.id_column or "id", self.group_column or "id")
-        texts = _matching(named, names)
-        return {name: True for name in names if name in texts or name.lower() == "id"}
+        if labels is None:
+            return dict.fromkeys(texts, True)
+        numbers = set(_matching(labels, names)) - (texts - set(_several(labels)))
+        return {name: name not in numbers for name in names}
 
     def roles(self, schema: Any) -> Roles:
         """Decide what each column is; warn of floating-point columns that the detector ignores."""
@@ -118,13 +114,7 @@ class Columns:
             (group,) = matching_names([self.group_column], names, "group_column")
         ids = self._id_column(names, index, {*kept, *ignored, group or ""})
         named = set(_several(self.labels or ())) & set(names)
-        roles = [
-            ids or "",
-            group or "",
-            *ignored,
-            *named,
-            *(name for name in kept if name != group),
-        ]
+        roles = [ids, group, *ignored, *named, *(name for name in kept if name != group)]
         name, n_roles = Counter(filter(None, roles)).most_common(1)[0] if any(roles) else ("", 0)
         if n_roles > 1:
             raise InputError(
@@ -136,16 +126,22 @@ class Columns:
             raise InputError(f"column {nested!r} holds lists and cannot be kept.")
         taken = {ids, group, *kept, *ignored, *index}
         rest = [schema.field(name) for name in names if name not in taken]
-        labels, chosen = self._label_columns(names, rest, taken)
+        lists = tuple(field.name for field in rest if _is_matrix(field.type))
+        labels = self._label_columns(names, rest, lists)
+        arrays = tuple(name for name in lists if name not in {"logits", *labels[:1]})
         if self.keep_rest and not kept:
             # A column that is named like that of the verdicts becomes it.
-            other = {ids, *labels, *ignored, *filter(_is_unnamed_index, names)}
+            other = {ids, *labels, *arrays, *ignored, *filter(_is_unnamed_index, names)}
             other |= {group} & {GROUP}
             kept = tuple(name for name in names if name not in other)
-        if chosen and self.labels is None and self.expected_by == Columns.expected_by:
+        by_name = self.labels is None and labels == tuple(self.expected or ())
+        if by_name and self.expected_by == Columns.expected_by:
             warn_of_ignored([name for name in _floats(rest) if name not in labels], "column")
-        used = {ids, group, *labels, *kept, *index}
-        return Roles(ids, labels, kept, tuple(n for n in names if n not in used), chosen, group)
+        used = {ids, group, *labels, *arrays, *kept}
+        read = tuple(name for name in names if name in used)
+        used.update(index)
+        left = tuple(name for name in names if name not in used)
+        return Roles(ids, labels, arrays, kept, left, group, read)
 
     def _id_column(self, names: Sequence[str], index: Sequence[str], taken: set[str]) -> str | None:
         if self.id_column is not None and (self.id_required or self.id_column in names):
@@ -158,49 +154,46 @@ class Columns:
         return next((name for name in candidates if name not in taken), None)
 
     def _label_columns(
-        self, names: Sequence[str], fields: Sequence[Any], taken: Collection[str | None]
-    ) -> tuple[tuple[str, ...], bool]:
-        """Return the columns to read as labels, and whether they were named.
+        self, names: Sequence[str], fields: Sequence[Any], lists: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Return the columns to read as logits: several of numbers, or one of lists.
 
-        `fields` are the columns that have no other role.
+        `fields` are the columns that have no other role; some are `lists` of numbers.
         """
+        rest, floats = tuple(field.name for field in fields), _floats(fields)
         if self.labels is not None:
-            return self.chosen([name for name in names if name not in taken]), True
-        rest = tuple(field.name for field in fields)
+            chosen = self.chosen(rest)
+            labels = tuple(name for name in chosen if name not in lists)  # '*' takes lists too
+            return labels or (chosen if len(chosen) == 1 else _logits_of(chosen))
         if self.expected is not None and set(self.expected) <= set(rest):
-            return tuple(self.expected), True
-        lists = tuple(field.name for field in fields if _is_list(field.type))
-        floats = _floats(fields)
-        if self.expected is not None and not lists and not _are_numbered(floats):
-            raise LabelMismatchError(label_difference(self.expected, rest, self.expected_by))
+            return tuple(self.expected)
+        if "logits" in lists or (lists and not floats):
+            return _logits_of(lists)
+        if self.expected is not None and not _are_numbered(floats):
+            theirs = [name for name in rest if name in floats or name in self.expected]
+            raise LabelMismatchError(label_difference(self.expected, theirs, self.expected_by))
         if not rest:
             raise InputError(
                 "there are no columns of logits: the columns are "
                 f"{listed(names) or 'none'}, and all of them are ids or ignored."
             )
-        if lists:
-            if floats and "logits" not in lists:
-                raise InputError(
-                    f"the logits may be in the lists of {listed(lists)}, or in the columns "
-                    f"{listed(floats)}. Choose the column of the logits, or the columns of the "
-                    "labels, with labels=... (--labels)."
-                )
-            return lists, False
         types = require("pyarrow.types", "files")
+        numbers = [field for field in fields if field.name not in lists]
         doubtful = [
             field
-            for field in fields
+            for field in numbers
             if field.name not in floats and not (self.of_features and types.is_integer(field.type))
         ]
         if doubtful:
-            raise self._ambiguous(doubtful, has_others=len(doubtful) < len(fields))
-        by_number = sorted(rest, key=lambda name: (len(name), name))
-        if _are_numbered(by_number) and not _are_numbered(rest):
+            raise self._ambiguous(doubtful, has_others=len(doubtful) < len(numbers))
+        labels = tuple(field.name for field in numbers)
+        by_number = sorted(labels, key=lambda name: (len(name), name))
+        if _are_numbered(by_number) and not _are_numbered(labels):
             raise InputError(
-                f"the columns are numbered, but not in order: {listed(rest)}. Sort them, or choose "
-                "their order with labels=... (--labels)."
+                f"the columns are numbered, but not in order: {listed(labels)}. Sort them, or "
+                "choose their order with labels=... (--labels)."
             )
-        return rest, False
+        return labels
 
     def _ambiguous(self, fields: Sequence[Any], *, has_others: bool) -> InputError:
         """Return the error for columns that may not be labels, with the options to paste."""
@@ -211,18 +204,16 @@ class Columns:
                 f"not all columns hold numbers: {shown}. Drop those that do not from the data "
                 "frame, or pass the features as an array."
             )
-        message = f"not all columns hold floating-point numbers: {shown}."
+        advice = "Name"
         if has_others and len(names) <= _NAMED:
-            message += (
-                f" If all others are logits, leave these out: ignore={names} (--ignore "
-                f"{_as_option(names)})."
-            )
-        message += (
-            " Or choose the columns of the logits, by names or patterns ('*' takes all): "
-            "labels=[...] (--labels). If one holds the ids: id_column='...' (--id-column). "
-            "Features and true labels have to be columns of lists, named features and labels."
+            option = f"ignore={names} (--ignore {_as_option(names)})"
+            advice = f"To leave out what is no label, pass {option}. Otherwise, name"
+        return InputError(
+            f"not all columns hold floating-point numbers: {shown}. {advice} with labels=... "
+            "(--labels) the columns of the logits ('*' for all), or with id_column=... "
+            "(--id-column) that of the ids. Features and the truth have to be lists, in columns "
+            "named features and labels."
         )
-        return InputError(message)
 
     def chosen(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return those of the names that `labels` chooses."""
@@ -335,22 +326,19 @@ def content(roles: Roles, table: Any) -> dict[str, Any]:
 
 
 def label_content(roles: Roles, table: Any) -> dict[str, Any]:
-    """Return the arguments of `Outputs` that come from the columns of the labels."""
-    lists = [name for name in roles.labels if _is_list(table.schema.field(name).type)]
-    if not lists:
-        names = None if _are_numbered(roles.labels) else roles.labels
-        columns = [_numbers(name, table.column(name)) for name in roles.labels]
-        return {"logits": np.stack(columns, axis=1), "label_names": names}
-    if len(lists) == 1 and (roles.chosen or lists[0] not in MATRICES):
-        return {"logits": _list_matrix(table, lists[0])}
-    if roles.chosen or "logits" not in lists:
-        raise InputError(
-            f"there is no column of lists named logits; there are {listed(lists)}. Choose the "
-            "column of the logits, or the columns of the labels, with labels=... (--labels)."
-        )
-    matrices: dict[str, Any] = {name: _list_matrix(table, name) for name in lists}
-    arrays = {name: array for name, array in matrices.items() if name not in MATRICES}
-    return {name: matrices[name] for name in MATRICES if name in matrices} | {"arrays": arrays}
+    """Return the arguments of `Outputs` that come from the logits and from columns of lists."""
+    made: dict[str, Any] = {name: _list_matrix(table, name) for name in roles.arrays}
+    made = {"arrays": made} | {name: made.pop(name) for name in MATRICES if name in made}
+    if _is_matrix(table.schema.field(roles.labels[0]).type):
+        return {"logits": _list_matrix(table, roles.labels[0])} | made
+    columns = [_numbers(name, table.column(name)) for name in roles.labels]
+    names = None if _are_numbered(roles.labels) else roles.labels
+    if "labels" in made and made["labels"].shape[1] == len(columns):
+        # The lists of the truth have the order of the table, and the logits may have another.
+        place = {name: number for number, name in enumerate(roles.read)}
+        order = np.argsort(np.argsort([place[name] for name in roles.labels]))
+        made["labels"] = made["labels"][:, order]
+    return {"logits": np.stack(columns, axis=1), "label_names": names} | made
 
 
 def _numbers(name: str, column: Any) -> Array:
@@ -366,12 +354,8 @@ def _numbers(name: str, column: Any) -> Array:
 
 def _list_matrix(table: Any, name: str) -> Array:
     """Return lists of equal length as the rows of a matrix; a null is a row of NaN."""
-    compute, types = require("pyarrow.compute", "files"), require("pyarrow.types", "files")
-    column = table.column(name)
+    compute, column = require("pyarrow.compute", "files"), table.column(name)
     leave_out = f"To leave it out, pass --ignore {name}."
-    kind = column.type.value_type
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)):
-        raise InputError(f"the lists of column {name!r} do not hold numbers. {leave_out}")
     lengths = compute.list_value_length(column).unique().drop_null().to_pylist()
     if len(lengths) > 1:
         raise InputError(
@@ -395,6 +379,23 @@ def _list_matrix(table: Any, name: str) -> Array:
 def _floats(fields: Sequence[Any]) -> tuple[str, ...]:
     is_floating = require("pyarrow.types", "files").is_floating
     return tuple(field.name for field in fields if is_floating(field.type))
+
+
+def _is_matrix(kind: Any) -> bool:
+    """Return whether a column holds lists of numbers."""
+    types = require("pyarrow.types", "files")
+    numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
+    return _is_list(kind) and any(is_of(kind.value_type) for is_of in numbers)
+
+
+def _logits_of(lists: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the one of these columns of lists that holds the logits."""
+    if "logits" not in lists and (len(lists) > 1 or lists[0] in MATRICES):
+        raise InputError(
+            f"there is no column of lists named logits; there are {listed(lists)}. Choose the "
+            "column of the logits, or the columns of the labels, with labels=... (--labels)."
+        )
+    return ("logits",) if "logits" in lists else lists
 
 
 def _is_list(kind: Any) -> bool:

@@ -55,15 +55,24 @@ def read_text(files: Files, columns: Columns) -> Any:
     names = _csv_names(data, separator, what)
     decimal = columns.decimal or _decimal_sign(data, separator)
     try:
-        table = _read_csv(data, names, separator, decimal, columns)
+        try:
+            table = _read_csv(data, names, separator, decimal, columns)
+        except pyarrow.ArrowException:  # a single thread can tell the row
+            table = _read_csv(data, names, separator, decimal, columns, use_threads=False)
     except pyarrow.ArrowException as error:
-        reason = re.sub(
-            r"CSV column #(\d+)", lambda match: f"column {names[int(match[1])]!r}", str(error)
-        )
-        raise FileFormatError(f"cannot read {what} as CSV: {reason}.") from error
+        raise FileFormatError(f"cannot read {what} as CSV: {_reason(error, names)}") from error
     if not len(table):  # its columns have no types either
         raise InputError("the table has no rows.")
     return table
+
+
+def _reason(error: Exception, names: list[str]) -> str:
+    """Return what pyarrow says about a CSV file, with the row and the name of the column."""
+    text = re.sub(r"Row #(\d+)", r"row \1 (the header is row 1)", str(error))
+    if cell := re.search(r"CSV column #(\d+): (.*): CSV conversion error .* value ('.*')", text):
+        where = f"{cell[2]}, column {names[int(cell[1])]!r}"
+        return f"{where}: {cell[3]} is not a number. Correct it; a missing value is an empty cell."
+    return text.removeprefix("CSV parse error: ") + ". Every row must have a cell for each column."
 
 
 def _decimal_sign(data: bytes, separator: str) -> str:
@@ -75,14 +84,16 @@ def _decimal_sign(data: bytes, separator: str) -> str:
     return "," if signs == {b","} else "."
 
 
-def _read_csv(data: bytes, names: list[str], separator: str, decimal: str, columns: Columns) -> Any:
+def _read_csv(
+    data: bytes, names: list[str], separator: str, decimal: str, columns: Columns, **options: Any
+) -> Any:
     """Return a table with the columns of a CSV file, in the types that are known or inferred."""
     pyarrow, csv_files = require("pyarrow", "files"), require("pyarrow.csv", "files")
     is_text = columns.text_columns(names)
     if names[0] == UNNAMED_COLUMN:
         is_text[UNNAMED_COLUMN] = True
     # The types are given by name: the first line is replaced by names without spaces around them.
-    header = csv_files.ReadOptions(column_names=names, skip_rows_after_names=1)
+    header = csv_files.ReadOptions(column_names=names, skip_rows_after_names=1, **options)
     convert = csv_files.ConvertOptions(
         column_types={
             name: pyarrow.string() if text else pyarrow.float64() for name, text in is_text.items()

@@ -589,8 +589,8 @@ class Calibration(Result):
         own = list(self.thresholds)[:-1]
         if groups is None:
             raise MissingInputError(
-                "the detector was calibrated by group: pass groups=..., with one of "
-                f"{listed(own)} per sample (--group-column)."
+                "the detector was calibrated by group: pass groups=... (--group-column), with one "
+                f"of {listed(own)} per sample."
             )
         names = checked_groups(groups, n_samples)
         unknown = sorted(set(names.tolist()) - set(own))

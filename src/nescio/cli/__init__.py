@@ -1,7 +1,7 @@
 """The command line: each command parses, calls the library and prints.
 
 Exit codes: 0 success, 1 invalid input (with a one-line reason), 2 wrong usage, 130 interrupted
-(Ctrl-C); `nescio monitor` also has 3 for an alarm.
+(Ctrl-C), 141 nobody reads the output; `nescio monitor` also has 3 for an alarm.
 """
 
 from __future__ import annotations

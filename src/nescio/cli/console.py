@@ -54,8 +54,10 @@ _OPTIONS = {
     "nonfinite='out' to a detector (wrapped.detector.set_params, if it has one)": "--nonfinite out",
     "n_folds=2": "--folds 2",
     "refit='none'": "--refit none",
+    "Outputs(..., labels=...)": "lists in a column labels, or an array labels in an .npz file",
 }
 _PARAMETER = re.compile("|".join(map(re.escape, _OPTIONS)))
+_SPELLED_TWICE = re.compile(r"\w+=(?:\[[^]]*\]|\S+) \((--[^)]*)\)")  # ignore=['a'] (--ignore a)
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -129,6 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except SystemExit as stop:
             if stop.code == _INTERRUPTED:  # typer has caught the KeyboardInterrupt
                 typer.echo("interrupted", err=True)
+            elif isinstance(stop.__context__, BrokenPipeError):  # as of 'nescio score | head'
+                return 128 + 13  # the number of this signal
             elif stop.code == 2 and (hint := _unquoted_pattern(arguments)):
                 typer.echo(hint, err=True)
             return stop.code if isinstance(stop.code, int) else 1
@@ -165,7 +169,8 @@ def _unquoted_pattern(arguments: Sequence[str]) -> str | None:
 
 def _with_options(message: object) -> str:
     """Return a message of the library with options instead of Python's parameters."""
-    text = _PARAMETER.sub(lambda match: _OPTIONS[match.group()], str(message))
+    text = _SPELLED_TWICE.sub(r"\1", str(message))
+    text = _PARAMETER.sub(lambda match: _OPTIONS[match.group()], text)
     return plain_text(text)  # names in files may hold control characters
 
 
@@ -331,8 +336,10 @@ def _declared(parameter: inspect.Parameter) -> inspect.Parameter:
     if isinstance(option, str):
         names = [f"--{parameter.name.replace('_', '-')}", *_SHORT.get(parameter.name, ())]
         option = Option(*names, help=option)
+    choices = "|".join(dict.fromkeys(re.findall(r"'(\w+)'", option.help or "")))
     if value := re.search("int|float|str|Path", str(kind)):  # without the words list and range
-        option.metavar = option.metavar or f"<{value[0].lower()}>"
+        shown = choices if "|" in choices else f"<{value[0].lower()}>"
+        option.metavar = option.metavar or shown
     option.readable = False  # the library says more about a file that it cannot read
     return parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=Annotated[kind, option])
 
@@ -419,7 +426,10 @@ def print_rows(
     titles = {name: name.replace("_", " ") for name in rows[0] if name not in without}
     print_table(
         list(titles.values()),
-        [[as_text(row[name]) for name in titles] for row in rows],
+        [
+            [f"{row[name]:.4f}" if name == "p_value" else as_text(row[name]) for name in titles]
+            for row in rows
+        ],
         numbers=[titles[name] for name in titles if isinstance(rows[0][name], int | float)],
         title=title,
         caption=caption,

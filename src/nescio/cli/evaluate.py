@@ -62,7 +62,7 @@ def evaluate_detectors(
         list[str] | None,
         detectors_option(
             "A detector, such as top_k_joint_energy(k=3), the file of a calibrated one, or 'all'. "
-            "If not given: all, and what calibrate chooses by default."
+            "If not given: all, and what calibrate chooses by default, which needs --held-out."
         ),
     ] = None,
     train: Train = None,
@@ -92,7 +92,7 @@ def evaluate_detectors(
         else:
             detectors[name] = build_detector(name, nonfinite=nonfinite)
     sets = read_sets(id_path, ood_paths, train, held_out, **files.reading())
-    default = ""
+    default = next(iter(detectors))
     if names is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DefaultDetectorWarning)  # all detectors are compared
@@ -118,6 +118,8 @@ def evaluate_detectors(
         print_json(comparison.as_dict())
     else:
         _print_comparison(comparison, default if default in comparison.scores else comparison.best)
+        if names is None and held_out is None:
+            say("The default of calibrate has no row: it learns from held-out data (--held-out).")
 
 
 def _expanded(names: list[str] | None) -> list[str]:
@@ -135,10 +137,10 @@ def _print_comparison(comparison: Comparison, by_label: str) -> None:
             say(comparison.notes[ood])
         lead = comparison.lead.get(ood)
         if lead is not None:
+            chosen = " (these two were chosen by their results, so p is too small)"
             say(
-                f"{lead.best} against {lead.second}: AUROC {lead.test.difference * 100:+.2f} "
-                f"points, DeLong's p = {lead.test.p_value:.2g} (these two were chosen by "
-                "their results, so p is too small)"
+                f"{lead.best} against {lead.second}: AUROC {lead.test.difference * 100:+.2f} points"
+                f", DeLong's p = {lead.test.p_value:.2g}{chosen * (len(comparison.scores) > 2)}"
             )
     _print_by_label(comparison, by_label)
     say(

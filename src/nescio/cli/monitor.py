@@ -14,15 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from nescio._io.files import check_target, exclusive, find_files
-from nescio.cli.console import (
-    AsJson,
-    Force,
-    print_json,
-    progress_bar,
-    refuse_overwriting,
-    say,
-)
+from nescio._io.files import check_target, exclusive, existing_file, find_files
+from nescio.cli.console import AsJson, Force, print_json, progress_bar, refuse_overwriting, say
 from nescio.errors import InputError, ParameterError, error_context
 from nescio.outputs.files import rows_place
 
@@ -43,7 +36,8 @@ def monitor(
         Argument(
             metavar="SCORED",
             help="The table that 'nescio score -o' wrote, in order of time: a file, or a pattern "
-            "or a folder of Parquet files, which may be larger than memory.",
+            "or a folder of Parquet files, which may be larger than memory. Without it, the state "
+            "is shown.",
         ),
     ] = None,
     id_column: Annotated[
@@ -69,7 +63,7 @@ def monitor(
         Option(
             metavar="NOTE",
             help="Record in the state file that its alarm was dealt with, by whom and how, and "
-            "start again. SCORED may then be left out.",
+            "start again.",
         ),
     ] = None,
     plot: Annotated[Path | None, "Write figures to this .html file."] = None,
@@ -91,8 +85,10 @@ def monitor(
 
     if acknowledge is not None and not acknowledge.strip():
         raise ParameterError("--acknowledge needs a note: who, and what was done.")
-    if acknowledge is None and scored is None:
-        raise ParameterError("SCORED is missing: pass the table that 'nescio score -o' wrote.")
+    if acknowledge is not None or scored is None:
+        if state is None:
+            raise ParameterError("pass SCORED, a scored table; --acknowledge needs --state.")
+        existing_file(state)
     for target in (state, plot):
         refuse_overwriting(target, scored, detector)
     refuse_overwriting(plot, state)
@@ -112,7 +108,8 @@ def monitor(
             watch.acknowledge(acknowledge)
         if table is not None:
             _add(watch, table, once=state is not None)
-        if state is not None:
+        changed = table is not None or acknowledge is not None
+        if state is not None and changed:
             watch.save(state, force=True)
     if plot is not None:
         draw_monitor(watch, plot, force=force)
@@ -122,7 +119,11 @@ def monitor(
         content["windows"] = content["windows"][-_WINDOWS:]
         print_json(content | {"state": state and str(state), "plot": plot and str(plot)})
     else:
-        say(watch.summary(), *(f"saved {path}" for path in (state, plot) if path is not None))
+        say(watch.summary())
+        if watch.alarm and state is not None:
+            again = f"nescio monitor --detector {detector} --state {state} --acknowledge"
+            say(f'To start again afterwards: {again} "who, and what was done"')
+        say(*(f"saved {path}" for path in (state if changed else None, plot) if path is not None))
     if watch.alarm:
         raise typer.Exit(ALARM)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from typer import Argument, Option
 
-from nescio._charts.results import result_text
+from nescio._charts.results import View, result_text
 from nescio._io.files import check_table_target, check_target, same_file, to_values
 from nescio._io.tables import GROUP
 from nescio._validation import checked_choice
@@ -306,7 +306,7 @@ def _print_lowest(result: StreamResult) -> None:
     caption = f"the {len(shown)} most suspicious of {result.n_samples:,} rows; use -o to get all"
     print_rows(
         _rows(columns),
-        without=("in_distribution", *shown.kept),
+        without=("in_distribution",),
         caption=caption if result.n_samples > len(shown) else None,
     )
 
@@ -358,11 +358,17 @@ def explain(
     if as_json:
         print_json({"row": row} | reason.as_dict())
         return
-    say(f"row {row}{': ' if reason.id is None else ', '}{reason}")
+    view = reason._view()
+    say(f"row {row}{': ' if reason.id is None else ', '}{view.title}", _whole(view))
     for part in reason.parts:  # the largest share of the evidence first
         if part.reason is not None and part.share >= _TELLING_SHARE:
-            view = replace(part.reason._view(), title=f"{part.detector} in detail:", text="")
-            say(f"\n{result_text(view)}")
+            say("", f"{part.detector} in detail:", _whole(replace(part.reason._view(), text="")))
+
+
+def _whole(view: View) -> str:
+    """Return a result without its title, with sentences of any length."""
+    table = result_text(replace(view, title="", text="", notes=()))
+    return "\n".join(filter(None, (view.text, table, *view.notes)))
 
 
 def _row(

@@ -206,9 +206,9 @@ class StreamResult:
     ----------
     n_samples, n_flagged : int
     rows : array of int
-        The most suspicious rows: those with the lowest p-values, then the lowest scores.
+        The most suspicious rows: those that are furthest below their thresholds.
     lowest : Assessment
-        The verdicts on them.
+        The verdicts on them, with the column of the groups as the user's table has it.
     parts : list of dict
         All columns, if they were to be kept in memory.
     """
@@ -273,8 +273,9 @@ def score_stream(
                 writer.write(columns)
             if in_memory:
                 parts.append(columns)
-            rows = _most_suspicious(columns)
-            taken = {name: columns[name].take(rows) for name in COLUMNS if name in columns}
+            rows = _most_suspicious(detector, columns)
+            names = (*COLUMNS, stream.group_column)
+            taken = {name: columns[name].take(rows) for name in names if name in columns}
             suspicious.append({"row": n_samples + rows, **taken})
             n_rows = len(columns["score"])
             n_flagged += n_rows - int(np.count_nonzero(columns["in_distribution"]))
@@ -284,13 +285,14 @@ def score_stream(
         name: np.concatenate([np.asarray(block[name]) for block in suspicious])
         for name in suspicious[0]
     }
-    order = _most_suspicious(lowest)
+    order = _most_suspicious(detector, lowest)
     verdicts = Assessment(
         lowest["score"],
         lowest["p_value"],
         lowest["in_distribution"],
         groups=lowest.get("group"),
         ids=lowest.get("id"),
+        kept={name: lowest[name] for name in lowest if name not in ("row", *COLUMNS)},
     )
     return StreamResult(n_samples, n_flagged, lowest["row"][order], verdicts[order], parts)
 
@@ -305,13 +307,13 @@ def _fdr_limit(blocks: Iterable[VerdictColumns], fdr: float) -> float:
     return fdr_limit(values, counts, fdr)
 
 
-def _most_suspicious(columns: VerdictColumns) -> Array:
-    """Return the rows with the lowest p-values, then the lowest scores, then the first ones."""
-    scores, p_values = np.asarray(columns["score"]), np.asarray(columns["p_value"])
-    rows = np.arange(len(scores))
-    if len(scores) > _N_LOWEST:  # sort only rows that can be among them
-        rows = np.flatnonzero(p_values <= np.partition(p_values, _N_LOWEST - 1)[_N_LOWEST - 1])
-    return rows[np.lexsort((scores[rows], p_values[rows]))[:_N_LOWEST]]
+def _most_suspicious(detector: Detector, columns: VerdictColumns) -> Array:
+    """Return the rows that are furthest below their thresholds.
+
+    The smallest p-value of a group depends on its size, so p-values of groups are not compared.
+    """
+    thresholds = detector.calibration_.threshold_of(columns.get("group"))
+    return np.argsort(columns["score"] - thresholds, kind="stable")[:_N_LOWEST]
 
 
 def _in_threads(score: ScoreBlock, stream: OutputsStream) -> Iterator[VerdictColumns]:

@@ -372,8 +372,8 @@ def checked_assessment(calibration: Calibration, assessment: Assessment) -> tupl
     if calibration.by is not None:
         if assessment.groups is None:
             raise MissingInputError(
-                "the detector is calibrated by group, but the assessment has no groups. Pass an "
-                "assessment that holds the group of each input."
+                "the detector is calibrated by group, but the verdicts have no groups. Score the "
+                "inputs again with this detector and groups=... (--group-column)."
             )
         groups = checked_groups(assessment.groups, len(scores))
         number = {name: code for code, name in enumerate(calibration.thresholds)}

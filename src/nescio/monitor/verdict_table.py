@@ -15,14 +15,7 @@ from nescio._io.files import as_ids, find_files, to_array, without_quote
 from nescio._io.tables import Columns, TableFiles
 from nescio._validation import Array
 from nescio.detectors.verdicts import Assessment
-from nescio.errors import (
-    FileFormatError,
-    InputError,
-    NescioWarning,
-    ParameterError,
-    listed,
-    warn,
-)
+from nescio.errors import FileFormatError, InputError, NescioWarning, ParameterError, listed, warn
 from nescio.outputs.files import TABLES
 
 _COLUMNS = ("score", "p_value", "in_distribution")

@@ -142,7 +142,7 @@ class Block:
     @property
     def groups(self) -> Array | None:
         """The groups, if the column that holds them was named."""
-        if not self.stream.has_groups:
+        if self.stream.group_column is None:
             return None
         if isinstance(self.rows, Outputs):
             return self.rows.kept[GROUP]
@@ -176,7 +176,7 @@ class OutputsStream:
         files = address if isinstance(address, Files) else find_files(address)
         self.address = files.address
         self.from_probs = from_probs
-        self.has_groups = columns.group_column is not None
+        self.group_column = columns.group_column
         self.n_labels: int | None = None  # of the first block, once it has been read
         self.label_names: tuple[str, ...] | None = None
         self.ignored: list[str] = []
@@ -195,9 +195,8 @@ class OutputsStream:
             else:
                 self._whole = self._read_arrays(files, columns, verify)
                 self.n_rows = len(self._whole)
-                self.kept_names = tuple(
-                    name for name in self._whole.kept if not (self.has_groups and name == GROUP)
-                )
+                own = () if self.group_column is None else (GROUP,)
+                self.kept_names = tuple(name for name in self._whole.kept if name not in own)
                 self._row_bytes = _row_bytes(self._whole)
         self.block_rows = _rows_per_block(self._row_bytes)  # of each block but the last
         self.n_blocks = math.ceil(self.n_rows / self.block_rows)
