@@ -20,8 +20,7 @@ from nescio.errors import InputError, require
 
 MOST_ROWS = 8
 _LONGEST_CELL = 40  # characters
-_LONGEST_TITLE = 300
-_LONGEST_LINE = 120  # of a text
+_LONGEST_TITLE = 300  # and texts, and notes
 _LONGEST_GROUP = 14  # the upper line of a title
 _TEXT_NOTES = 2  # a card has them all
 _NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?%)?( \[.*\]| ± .*)?|[-−]?inf|nan|-|")
@@ -180,7 +179,7 @@ def result_text(view: View) -> str:
         if number == 0 or any(cells):  # a column of drawings has no text
             columns.append([line.rjust(width) if right else line.ljust(width) for line in lines])
     table = ["  ".join(line) for line in zip(*columns, strict=True)]
-    lines = [cut(view.title, _LONGEST_TITLE), cut(view.text, _LONGEST_LINE), *table, view.hidden()]
+    lines = [cut(view.title, _LONGEST_TITLE), cut(view.text, _LONGEST_TITLE), *table, view.hidden()]
     lines += [cut(note, _LONGEST_TITLE) for note in view.notes[:_TEXT_NOTES]]
     return "\n".join(line.rstrip() for line in lines if line.strip())
 

@@ -329,7 +329,7 @@ def usable_rows(arrays: Arrays, detector: Detector) -> BoolArray | None:
             continue
         finite = _finite_rows(matrix, masked_allowed=masked_allowed)
         if detector.nonfinite == "raise" and not finite.all():
-            raise _bad_rows_error(name, matrix, finite)
+            raise _bad_rows_error(name, matrix, finite, detector)
         usable = finite if usable is None else usable & finite
     return usable
 
@@ -341,14 +341,19 @@ def _finite_rows(matrix: FloatArray, *, masked_allowed: bool) -> BoolArray:
     return np.asarray(finite.all(1))
 
 
-def _bad_rows_error(name: str, matrix: FloatArray, finite: BoolArray) -> NonFiniteError:
+def _bad_rows_error(
+    name: str, matrix: FloatArray, finite: BoolArray, detector: Detector
+) -> NonFiniteError:
     bad = np.flatnonzero(~finite)
     rows = ", ".join(map(str, bad[:_NAMED_ROWS])) + (", ..." if len(bad) > _NAMED_ROWS else "")
     what = "NaN or infinity"
     if _finite_rows(matrix, masked_allowed=True).all():
         what = "-inf (masked labels), which this detector does not accept,"
+    names = getattr(detector, "label_names_", None) if name == "logits" else None
+    first = int(np.argmin(np.isfinite(matrix[bad[0]])))
+    column = f"column {first}" if names is None else f"label {names[first]!r}"
     return NonFiniteError(
-        f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows}.",
+        f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows} (first in {column}).",
         "Clean them, or pass nonfinite='out' to a detector (wrapped.detector.set_params, if it "
         "has one) to count such rows as out-of-distribution.",
     )
