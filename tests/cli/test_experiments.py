@@ -161,7 +161,7 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
 def commands_of_the_readme():
     """Yield the words of each command, with the names of files as a shell gives them."""
     text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-    [block] = re.findall("^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    _, block = re.findall("^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = re.findall("^nescio (?!serve).*", block, re.MULTILINE)
     assert len(lines) > 5
     for line in lines:

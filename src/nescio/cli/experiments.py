@@ -251,6 +251,6 @@ def demo(
         f"  nescio score {detector} {unseen}\n"
         f"  nescio explain {detector} {unseen}\n"
         "and on held-out logits of your own model, one row per sample and one column per label:\n"
-        f"  nescio calibrate your-validation-logits.npy -o yours.nescio\n"
-        f"  nescio score yours.nescio your-new-logits.npy"
+        f"  nescio calibrate your-validation-logits.csv -o yours.nescio\n"
+        f"  nescio score yours.nescio your-new-logits.csv"
     )
