@@ -13,6 +13,7 @@ from nescio.errors import counted
 from nescio.monitor.windows import COVERAGE, Window
 
 if TYPE_CHECKING:
+    from nescio.monitor.martingale import Change
     from nescio.monitor.monitor import Monitor
 
 _PAGE_WIDTH, _CARD_WIDTH = 760, 440  # of the figures, in pixels
@@ -55,11 +56,7 @@ def headline(monitor: Monitor) -> str:
     if not n_samples:
         return "No inputs yet."
     if monitor.change is not None:
-        return (
-            f"ALARM: since about {monitor.change.since}, the inputs "
-            f"{CHANGES[monitor.change.kind]}. This was noticed at input {monitor.alarm_at:,} of "
-            f"{n_samples:,}."
-        )
+        return alarm_words(monitor.change, monitor.alarm_at, n_samples)
     newest = *list(monitor.chart.windows)[-1:], monitor.chart.open_window()
     if any(window and window.outside for window in newest):
         return f"No alarm so far in {inputs}, but the newest ones may differ (see below)."
@@ -68,13 +65,21 @@ def headline(monitor: Monitor) -> str:
     return f"No alarm: the {n_samples:,} inputs look like the calibration data."
 
 
+def alarm_words(change: Change, alarm_at: int | None, n_samples: int) -> str:
+    """Return the sentence of an alarm."""
+    return (
+        f"ALARM: since about {change.since}, the inputs {CHANGES[change.kind]}. This was noticed "
+        f"at input {alarm_at:,} of {n_samples:,}."
+    )
+
+
 def summary(monitor: Monitor) -> str:
     """Return a few lines: what has changed and since when, what to do, and the evidence."""
     lines, chart = [headline(monitor)], monitor.chart
     if monitor.acknowledged:
         latest = monitor.acknowledged[-1]
         note = f" ({latest['note']})" if latest["note"] else ""
-        lines.append(f"Counted since {latest['time']}, when an alarm was acknowledged{note}.")
+        lines.append(f"The latest alarm was acknowledged at {latest['time']}{note}.")
     if not monitor.n_samples:
         return "\n".join(lines)
     if monitor.alarm:
@@ -142,7 +147,8 @@ def _chart(first: int, last: int, y: Scale, width: int, **options: Any) -> Chart
     """Return an empty chart over the stream; the axis leaves room for the text at its end."""
     x = Scale(first, last + 0.04 * (last - first), write=lambda value: f"{value:,.0f}")
     options |= {"width": width, "height": 138 + 3 * width // 16}
-    return Chart(x, y, x_label="inputs", x_ticks=x.ticks(max(2, width // 150)), **options)
+    ticks = [tick for tick in x.ticks(max(2, width // 150)) if tick[0] == round(tick[0])]
+    return Chart(x, y, x_label="inputs", x_ticks=ticks, **options)
 
 
 def _evidence(monitor: Monitor, width: int) -> Figure:
@@ -164,7 +170,7 @@ def _evidence(monitor: Monitor, width: int) -> Figure:
     chart.line(inputs, values, "accent")
     chart.rule(y=line, text=f"alarm at {1 / monitor.alpha:,.4g}")
     if monitor.alarm_at is not None:
-        chart.rule(x=monitor.alarm_at, text=f"alarm after {monitor.alarm_at:,} inputs")
+        chart.rule(x=monitor.alarm_at, text=f"noticed at {monitor.alarm_at:,}")
     text = (
         "How strongly the scores speak for a change. The alarm is raised at the dashed line. If "
         "nothing has changed, it is ever reached with a probability of at most "
@@ -179,7 +185,7 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
     columns = {name: np.array(column) for name, column in monitor.columns().items()}
     low, high = (columns[side] / columns["n"] for side in ("low", "high"))
     edges = np.stack([columns["start"], columns["start"] + columns["n"]], axis=1)
-    top = float(max(high.max(), columns["share"].max())) * 1.08 or 1.0
+    top = float(max(high.max(), columns["share"].max())) * 1.2 or 1.0  # room for the text of a rule
     chart = _chart(
         windows[0].start,
         int(edges[-1, 1]),
@@ -197,7 +203,7 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
         chart.dot(window.start + window.n / 2, window.share, css, tip=tip, radius=2.5)
     since = 0 if monitor.change is None else monitor.change.since.number
     if since > windows[0].start:
-        chart.rule(x=since, text=f"changed at about input {since:,}")
+        chart.rule(x=since, text=f"change at {since:,}")
     newest = windows[-1]
     incomplete = f"The last window is incomplete: it has {newest.n:,} inputs. "
     text = (

@@ -66,7 +66,7 @@ class Engine:
     A reload makes another one. A `NescioError` says what is wrong with the files.
     """
 
-    def __init__(self, settings: Settings, reloading: bool = False) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, reloading: bool = False) -> None:
         self.detector = load(settings.detector)
         self.calibration: Calibration = self.detector.calibration_
         # The answer says so: the group of such a row is "all".
@@ -78,8 +78,9 @@ class Engine:
             self.label_names = self.model.wrapped.label_names
         self.n_labels = self._count_labels()
         names = self.label_names or tuple(map(str, range(self.n_labels or 0)))
-        monitor = stored_monitor(self.detector, settings.alpha, settings.monitor_state, reloading)
-        self.traffic = Traffic(self.detector, names, monitor, settings.monitor_state)
+        state = None if reloading else settings.monitor_state
+        monitor = stored_monitor(self.detector, settings.alpha, state)
+        self.traffic = Traffic(self.detector, names, monitor, settings.monitor_state, metrics)
         self.description = msgspec.json.encode(self._describe(settings))
 
     def run_model(self, works: Sequence[Mapping[str, Array]]) -> list[Outputs]:
@@ -226,7 +227,7 @@ class Service:
             self._files.enter_context(exclusive(settings.monitor_state, "state file"))
         self.limits = RequestLimits(settings)
         self.metrics = Metrics(self.limits)
-        self.engine = Engine(settings)
+        self.engine = Engine(settings, self.metrics)
         self.metrics.registry.register(self.engine.traffic)
 
     async def start(self) -> None:
@@ -258,7 +259,7 @@ class Service:
         """Read the files again. If that fails, the previous detector and model stay in use."""
         async with self._reloading:
             try:
-                engine = await self.in_thread(Engine, self.settings, True)
+                engine = await self.in_thread(Engine, self.settings, self.metrics, True)
             except (NescioError, OSError) as error:
                 self.metrics.reloads.labels("failed").inc()
                 logger.error("reload failed", extra={"reason": str(error)})
@@ -272,6 +273,8 @@ class Service:
             else:
                 engine.traffic = old.traffic
             self.engine = engine
+            if changed:
+                await self.in_thread(self._logged, engine.traffic.follow, old.traffic)
             self.metrics.reloads.labels("done").inc()
             logger.info("reloaded", extra={"changed": changed})
             return engine
@@ -284,12 +287,16 @@ class Service:
         return record
 
     def _watch(self, save: bool) -> None:
-        """Show the monitor the requests since the previous call, and save its state if asked."""
+        """Show the monitor the requests since the previous call; save an alarm, or if asked."""
+        traffic = self.engine.traffic
+        self._logged(traffic.watch)
+        if save or traffic.has_new_alarm:
+            self._logged(traffic.save)
+
+    def _logged(self, work: Callable[..., object], *arguments: object) -> None:
         try:
-            self.engine.traffic.watch()
-            if save:
-                self.engine.traffic.save()
-        except Exception:  # it must be logged, and must not end the task
+            work(*arguments)
+        except Exception:  # it must not end the task, or fail a reload
             logger.exception("the monitor failed, or its state was not saved")
 
     async def _watch_traffic(self) -> None:

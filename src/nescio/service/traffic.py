@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -31,7 +32,7 @@ from nescio.detectors import Detector
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError
 from nescio.monitor import Monitor
-from nescio.monitor.monitor import resume
+from nescio.monitor.monitor import past_alarms, resume
 from nescio.monitor.report import Figure, monitor_figures
 from nescio.outputs import Outputs
 from nescio.service.openapi import ChartOf, MonitorReport, TrafficReport
@@ -48,6 +49,8 @@ _RECENT = 2_000
 # A request may fill half of the free places, so that some are left for the next request.
 _MOST_FREE = 4_096
 _FREED = 1_024  # places by each look of the monitor, four times per second
+
+_ANOTHER = "another detector"
 
 
 class Metrics:
@@ -72,6 +75,14 @@ class Metrics:
         )
         self.reloads = Counter(
             "nescio_reloads", "Reloads of the detector.", ("result",), registry=self.registry
+        )
+        self.samples, self.flagged, self.watched = (
+            Counter(f"nescio_{name}", meaning, registry=self.registry)
+            for name, meaning in (
+                ("samples", "Inputs scored."),
+                ("flagged", "Inputs flagged."),
+                ("watched", "Inputs that the monitor has seen."),
+            )
         )
         # From 0: Prometheus sees no increase if a counter appears together with its first event.
         for result in ("done", "failed"):
@@ -109,16 +120,23 @@ class Metrics:
 
 
 class Traffic:
-    """What one detector has scored: counts of all rows, the latest scores, and the monitor.
+    """What one detector has scored: its scores, the latest p-values, and the monitor.
 
     `names` are the label names, or their positions; empty if the number of labels is not known.
     """
 
     def __init__(
-        self, detector: Detector, names: Sequence[str], monitor: Monitor, state: Path | None
+        self,
+        detector: Detector,
+        names: Sequence[str],
+        monitor: Monitor,
+        state: Path | None,
+        metrics: Metrics,
     ) -> None:
         self.monitor = monitor
         self.n_watched = 0
+        self.has_new_alarm = False  # that is not saved yet
+        self._metrics = metrics
         self._state = state
         self._names = names
         # One for all groups: the largest share that a calibrated detector flags of its own data.
@@ -129,7 +147,6 @@ class Traffic:
         self._counting = threading.Lock()  # for everything that `record` changes
         self._counts = np.zeros(len(self._bounds) + 1, dtype=np.int64)
         self._sum = 0.0
-        self._flagged = 0
         self._fired = np.zeros(len(names), dtype=np.int64)
         self._noted: list[tuple[float, Assessment]] = []  # with the times of the answers
         self._n_free = _MOST_FREE
@@ -143,7 +160,8 @@ class Traffic:
         total = float(scores.sum())
         if not np.isfinite(total):
             total = float(scores[np.isfinite(scores)].sum())
-        n_inside = np.count_nonzero(assessment.in_distribution)
+        self._metrics.samples.inc(n_rows)
+        self._metrics.flagged.inc(n_rows - np.count_nonzero(assessment.in_distribution))
         # A product takes a third of the time of a sum. It is exact: a request has fewer rows than
         # the 2**24 whole numbers that float32 can hold.
         fired = np.ones(n_rows, np.float32) @ (logits > 0).astype(np.float32)
@@ -151,7 +169,6 @@ class Traffic:
             self._counts[:-1] += up_to
             self._counts[-1] += n_rows
             self._sum += total
-            self._flagged += n_rows - int(n_inside)
             if self._names:
                 self._fired += fired.astype(np.int64)
             n_kept = min(n_rows, self._n_free // 2)
@@ -179,8 +196,10 @@ class Traffic:
             was_alarmed = self.monitor.alarm
             self.monitor.update(assessment, times=texts)
             if self.monitor.alarm and not was_alarmed:
+                self.has_new_alarm = True
                 logger.warning("alarm", extra={"reason": self.monitor.summary().partition("\n")[0]})
             self.n_watched += len(assessment)
+            self._metrics.watched.inc(len(assessment))
             p_values, inside = assessment.p_values.tolist(), assessment.in_distribution.tolist()
             self._recent.extend(zip(times, p_values, inside, strict=True))
 
@@ -191,8 +210,10 @@ class Traffic:
             monitor = msgspec.convert(self.monitor.as_dict(), MonitorReport)
             charts: list[ChartOf] | UnsetType = UNSET if width is UNSET else []
             report = TrafficReport(self.n_watched, monitor, stopping, charts)
-            if width is not UNSET and self._recent:
-                figures = [self._recent_p_values(width), *monitor_figures(self.monitor, width)]
+            if width is not UNSET:
+                recent = [self._recent_p_values(width)] if self._recent else []
+                has_inputs = self.monitor.n_samples > 0  # since the latest acknowledged alarm
+                figures = [*recent, *(monitor_figures(self.monitor, width) if has_inputs else [])]
                 report.charts = [ChartOf(*map(str, figure)) for figure in figures]
             return report
 
@@ -228,15 +249,7 @@ class Traffic:
     def collect(self) -> Iterator[Metric]:
         """Return the metrics; prometheus_client calls this."""
         with self._counting:
-            counts, total, flagged = self._counts.tolist(), self._sum, self._flagged
-            fired = self._fired.tolist()
-        n_samples = counts[-1]
-        for name, meaning, number in (
-            ("nescio_samples", "Inputs scored.", n_samples),
-            ("nescio_flagged", "Inputs flagged.", flagged),
-            ("nescio_watched", "Inputs that the monitor has seen.", self.n_watched),
-        ):
-            yield CounterMetricFamily(name, meaning, number)
+            counts, total, fired = self._counts.tolist(), self._sum, self._fired.tolist()
         evidence, alarm = self.monitor.log10_martingale, self.monitor.alarm
         for name, meaning, value in (
             ("nescio_flagged_share_allowed", "Expected share flagged: 1 - TPR.", self._allowed),
@@ -260,23 +273,45 @@ class Traffic:
 
     def save(self) -> None:
         """Save the state of the monitor, if the settings name a file for it."""
+        self.has_new_alarm = False
         if self._state is not None:
             with self._watching:
                 self.monitor.save(self._state, force=True)
 
+    def follow(self, old: Traffic) -> None:
+        """Go on from the traffic of another detector, whose monitor is closed and set aside."""
+        old.watch()
+        with self._watching, old._watching:
+            if self._names == old._names:
+                self._fired = old._fired
+            if old.monitor.alarm:
+                old.monitor.acknowledge(f"closed by a reload: {_ANOTHER}")
+            self.monitor.acknowledged = old.monitor.acknowledged
+            logger.warning("the monitor starts anew", extra={"reason": _ANOTHER})
+            if self._state is not None:
+                old.monitor.save(_aside(self._state), force=True)
+                self.monitor.save(self._state, force=True)
 
-def stored_monitor(
-    detector: Detector, alpha: float, state: Path | None, reloading: bool = False
-) -> Monitor:
+
+def stored_monitor(detector: Detector, alpha: float, state: Path | None) -> Monitor:
     """Return the monitor saved in `state`, or a new one if there is none.
 
-    The state of a different detector is an error, except if `reloading`: the monitor then
-    starts from the beginning.
+    The state of a monitor for another detector is set aside. Its open alarm is closed.
     """
     try:
         return resume(detector, state, alpha=alpha)
-    except InputError as error:
-        if not reloading:
-            raise InputError(f"{error} Remove the file, or pass another one.") from error
-        logger.warning("the monitor starts from the beginning", extra={"reason": str(error)})
-        return Monitor(detector, alpha=alpha)
+    except InputError:
+        assert state is not None
+        monitor = Monitor(detector, alpha=alpha)
+        monitor.acknowledged = past_alarms(state, f"closed by a restart: {_ANOTHER}")
+        os.replace(os.path.realpath(state), _aside(state))
+        monitor.save(state)
+        facts = {"reason": _ANOTHER, "old_state": str(_aside(state))}
+        logger.warning("the monitor starts anew", extra=facts)
+        return monitor
+
+
+def _aside(state: Path) -> Path:
+    """Return where the state of a monitor for another detector is kept."""
+    path = Path(os.path.realpath(state))
+    return path.with_name(f"{path.name}.old")
