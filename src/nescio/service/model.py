@@ -18,7 +18,7 @@ from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
-from nescio.service.requests import LogitsCheck, TooLargeError
+from nescio.service.requests import LogitsCheck, TooLargeError, place_of
 from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Settings
 from nescio.service.traffic import logger
 
@@ -176,16 +176,18 @@ def _typed(array: Array, expected: ModelInput) -> Array:
     )
     if not fits:
         shape = ["any" if size is None else size for size in expected.shape]
+        is_one = array.size and array.ndim == len(shape) - 1
+        advice = " Put one sample into a list, too: [SAMPLE]." if is_one else ""
         raise InputError(
-            f"input {expected.name!r} must have shape {shape}, got {list(array.shape)}."
+            f"input {expected.name!r} must have shape {shape}, got {list(array.shape)}.{advice}"
         )
     dtype = np.dtype(expected.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         typed = array.astype(dtype, copy=False)
     if dtype.kind != "f" and not np.array_equal(typed, array):
-        raise InputError(
-            f"input {expected.name!r} must be {dtype}; it has fractions or numbers out of range."
-        )
+        place = tuple(np.argwhere(typed != array)[0])
+        value = "null (NaN)" if array[place] != array[place] else f"{array[place]:.17g}"
+        raise InputError(f"input {expected.name!r} must be {dtype}; {place_of(place)} is {value}.")
     return typed
 
 

@@ -94,13 +94,20 @@ class Engine:
         return [outputs[end - n_rows(work) : end] for work, end in zip(works, ends, strict=True)]
 
     def score(self, parts: Sequence[Outputs]) -> list[BatchResult]:
-        """Return the verdicts on outputs of one kind."""
+        """Return the verdicts on outputs of one kind, which are traffic."""
+        return self._score(parts, self.traffic.record)
+
+    def score_unwatched(self, parts: Sequence[Outputs]) -> list[BatchResult]:
+        """Return the verdicts on outputs of one kind, which nothing counts."""
+        return self._score(parts, lambda *_: None)
+
+    def _score(self, parts: Sequence[Outputs], record: Callable[..., None]) -> list[BatchResult]:
         whole = self.assess(parts[0] if len(parts) == 1 else Outputs.concat(parts))
         try:
             # On the event loop, the answer is sent first.
-            asyncio.get_running_loop().call_soon(self.traffic.record, *whole)
+            asyncio.get_running_loop().call_soon(record, *whole)
         except RuntimeError:  # in a worker thread
-            self.traffic.record(*whole)
+            record(*whole)
         if len(parts) == 1:
             return [BatchResult(parts[0], whole.assessment)]
         ends = itertools.accumulate(map(len, parts))
@@ -137,7 +144,7 @@ class Engine:
             names = listed(list(self.calibration.thresholds)[:-1])
             raise InputError(
                 f"the detector was calibrated by group ({names}). Send the group of all rows as "
-                "?group=NAME or, to /v1/score, one per row as groups."
+                "?group=NAME or, in a JSON body, one per row as groups."
             )
         if by_row:
             return outputs
@@ -326,10 +333,10 @@ class Service:
         # Whether the head explains the logits is checked on each part; the first one counts.
         return Outputs.concat([replace(part, head=parts[0].head) for part in parts])
 
-    async def verdicts(self, engine: Engine, outputs: Outputs) -> BatchResult:
+    async def verdicts(self, engine: Engine, outputs: Outputs, watch: bool) -> BatchResult:
         """Return the verdicts on outputs, which may be scored with those of other requests."""
-        size = outputs.logits.size
-        return await self.scoring.submit(engine.score, outputs, size=size, kind=kind_of)
+        run = engine.score if watch else engine.score_unwatched
+        return await self.scoring.submit(run, outputs, size=outputs.logits.size, kind=kind_of)
 
     async def in_thread(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that would block the event loop."""
