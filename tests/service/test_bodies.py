@@ -45,7 +45,7 @@ BAD_JSON = {
     "UTF-16": ('{"logits": [[1, 2, 3, 4]]}'.encode("utf-16"), 400),
     "no rows": (b'{"logits": []}', 422),
     "no columns": (b'{"logits": [[]]}', 422),
-    "ragged": (b'{"logits": [[1, 2, 3, 4], [1]]}', 422, "row 1 has 1 numbers, expected 4"),
+    "ragged": (b'{"logits": [[1, 2, 3, 4], [1]]}', 422, "row 1 has 1 number, expected 4"),
     "too many ids": (b'{"logits": [[1, 2, 3, 4]], "ids": ["a", "b"]}', 422),
     "names twice": (b'{"logits": [[1, 2, 3, 4]], "label_names": ["a", "a", "b", "c"]}', 422),
     "two logits": (b'{"logits": [[1, 2]]}', 422, "4 labels"),

@@ -148,7 +148,7 @@ WRONG = {
     "no rows": ({"input_ids": [], "attention_mask": []}, "shape"),
     "ragged": (
         {"input_ids": [[1, 2], [3]], "attention_mask": [[1]]},
-        "row 1 has 1 numbers, expected 2",
+        "row 1 has 1 number, expected 2",
     ),
     "text": ({"input_ids": [[1], ["a"]], "attention_mask": [[1]]}, "row 1, column 0 is text"),
     "null": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from nescio._validation import Array
 from nescio.detectors import Detector
-from nescio.errors import InputError, ParameterError, ProbabilitiesError, ShapeError
+from nescio.errors import InputError, NescioError, ParameterError, ProbabilitiesError, ShapeError
 from nescio.models import wrap
 from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.models.inputs import n_rows
@@ -69,6 +70,20 @@ class Model:
         # One input, which may be a batch of RGB images.
         if not further and is_float and len(shape) == 4 and shape[1] in (3, None):
             self.preprocessing = _preprocessing(shape, runner.preprocessing, settings)
+
+        self._warm()
+
+    def _warm(self) -> None:
+        """Run the model on one input of zeros, if its shape is known: the first run is slow."""
+        n, image = self.wrapped.runner.fixed_batch or 1, self.preprocessing
+        zeros = {}
+        for name, node in self.inputs.items():
+            shape = [3, image.size, image.size] if image else node.shape[1:]
+            # A size that is not known raises a TypeError; zeros may be impossible inputs, too.
+            with contextlib.suppress(TypeError):
+                zeros[name] = np.zeros((n, *shape), node.dtype)  # type: ignore[arg-type]
+        with contextlib.suppress(NescioError):
+            self.wrapped.outputs(zeros, batch_size=n)
 
     def describe(self) -> ModelDescription:
         """Return what a client must send."""

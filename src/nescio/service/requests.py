@@ -29,7 +29,7 @@ from nescio._io.tables import GROUP
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio._validation import ENOUGH_VALUES, Array, check_logits
 from nescio.detectors.verdicts import Assessment
-from nescio.errors import FileFormatError, InputError, ProbabilitiesError
+from nescio.errors import FileFormatError, InputError, ProbabilitiesError, counted
 from nescio.outputs import Outputs
 from nescio.outputs.files import parse_tensors
 from nescio.scores import label_prob, logits_from_probs
@@ -429,7 +429,7 @@ def _fault(cells: Any, shape: list[int], *place: int) -> str:
     """Return what in nested lists is no number or no list of this shape, and where; "" if none."""
     if isinstance(cells, list) and shape:
         if len(cells) != shape[0]:
-            return f"{place_of(place)} has {len(cells):,} numbers, expected {shape[0]:,}"
+            return f"{place_of(place)} has {counted(len(cells), 'number')}, expected {shape[0]:,}"
         faults = (_fault(cell, shape[1:], *place, at) for at, cell in enumerate(cells))
         return next(filter(None, faults), "")
     if isinstance(cells, int | float | None) and not shape:

@@ -244,6 +244,8 @@ class Service:
         # Images have threads of their own, so that slow ones do not delay anything else.
         self._decoding = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decoding")
         self.decoders = Decoders(self.settings.max_pixels)
+        if self.engine.model is not None and self.engine.model.preprocessing is not None:
+            await self.decoding(self.decoders.warm)  # or the first image waits for it
         self.scoring = Batcher(_BATCH_VALUES)
         self.predicting = Batcher(WORK_AT_ONCE)
         self._reloading = asyncio.Lock()
