@@ -102,8 +102,9 @@ def test_a_decoder_and_the_model_have_started_before_the_service_is_ready(
     monkeypatch.setattr(
         Wrapped,
         "outputs",
-        lambda self, inputs, **how: shapes.append(inputs["image"].shape)
-        or outputs(self, inputs, **how),
+        lambda self, inputs, **how: (
+            shapes.append(inputs["image"].shape) or outputs(self, inputs, **how)
+        ),
     )
     service = picture_service()
     assert shapes == [(1, 3, SIZE, SIZE)]

@@ -143,7 +143,10 @@ WRONG = {
     "another name": ({"input_ids": [[1]], "mask": [[1]]}, "attention_mask"),
     "one is missing": ({"input_ids": [[1]]}, "attention_mask"),
     "fractions": ({"input_ids": [[1.5]], "attention_mask": [[1]]}, "int64; row 0, column 0 is 1.5"),
-    "one sample": ({"input_ids": [1], "attention_mask": [1]}, "got [1]. Put one sample into a list"),
+    "one sample": (
+        {"input_ids": [1], "attention_mask": [1]},
+        "got [1]. Put one sample into a list",
+    ),
     "other rows": ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "equally many rows"),
     "no rows": ({"input_ids": [], "attention_mask": []}, "shape"),
     "ragged": (

@@ -208,6 +208,8 @@ def test_the_part_that_decided_comes_first_with_its_p_value_and_what_it_saw(brow
         paste(browser, [40.0, -5.0, 4.0, -6.0, -5.5, -4.0])
         assert verdict(browser) == "✗ OUT: do not trust"
         decided = text(browser, "#details figure p")
+        parts = "detectors: joint_energy, out_of_range"
+        assert parts in text(browser, "#params")
         assert decided.startswith("Are its values in their usual ranges? No: this is ")
         assert "% of the evidence. Out of the usual range: red = 40" in decided
         assert "weights" not in decided  # its p-value is the lowest

@@ -22,7 +22,7 @@ from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place, Trace
-from nescio.monitor.report import alarm_words, headline, summary, view
+from nescio.monitor.report import headline, summary, view
 from nescio.monitor.windows import ControlChart, Window
 
 Codes = NDArray[np.intp]
@@ -127,7 +127,13 @@ class Monitor(Result):
         """
         if self.change is None:
             raise InputError("there is no alarm to acknowledge.", "Load the state that has one.")
-        record = _record(headline(self), self.alarm_at, asdict(self.change), note)
+        record = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "alarm": headline(self),
+            "alarm_at": self.alarm_at,
+            "change": asdict(self.change),
+            "note": note,
+        }
         self.acknowledged = [*self.acknowledged, record][-_KEPT_ALARMS:]
         self.reset()
         return record
@@ -327,28 +333,9 @@ class Monitor(Result):
         monitor.chart.windows.extend(Window(*row) for row in tensors["windows"].tolist())
         monitor.generator.bit_generator.state = state["generator"]
         monitor.finder.starts = [Place(**start) for start in state["starts"]]
-        monitor.change = _change(state)
+        if state["change"] is not None:
+            monitor.change = Change(state["change"]["kind"], Place(**state["change"]["since"]))
         return monitor
-
-
-def _change(state: dict[str, Any]) -> Change | None:
-    stored = state["change"]
-    return None if stored is None else Change(stored["kind"], Place(**stored["since"]))
-
-
-def _record(alarm: str, alarm_at: int | None, change: Any, note: str) -> dict[str, Any]:
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"time": now, "alarm": alarm, "alarm_at": alarm_at, "change": change, "note": note}
-
-
-def past_alarms(path: Path, note: str) -> list[dict[str, Any]]:
-    """Return the acknowledged alarms of a saved monitor, and its open one as closed by the note."""
-    state = _KIND.read(path)[1]
-    alarms, change = state.get("acknowledged", []), _change(state)
-    if change is not None:
-        words = alarm_words(change, state["alarm_at"], state["chart.n_samples"])
-        alarms = [*alarms, _record(words, state["alarm_at"], state["change"], note)]
-    return list(alarms[-_KEPT_ALARMS:])
 
 
 def resume(

@@ -13,7 +13,6 @@ from nescio.errors import counted
 from nescio.monitor.windows import COVERAGE, Window
 
 if TYPE_CHECKING:
-    from nescio.monitor.martingale import Change
     from nescio.monitor.monitor import Monitor
 
 _PAGE_WIDTH, _CARD_WIDTH = 760, 440  # of the figures, in pixels
@@ -56,21 +55,17 @@ def headline(monitor: Monitor) -> str:
     if not n_samples:
         return "No inputs yet."
     if monitor.change is not None:
-        return alarm_words(monitor.change, monitor.alarm_at, n_samples)
+        return (
+            f"ALARM: since about {monitor.change.since}, the inputs "
+            f"{CHANGES[monitor.change.kind]}. This was noticed at input {monitor.alarm_at:,} of "
+            f"{n_samples:,}."
+        )
     newest = *list(monitor.chart.windows)[-1:], monitor.chart.open_window()
     if any(window and window.outside for window in newest):
         return f"No alarm so far in {inputs}, but the newest ones may differ (see below)."
     if n_samples < _FEW:
         return f"No alarm so far: {inputs}, too few to tell whether the data has changed."
     return f"No alarm: the {n_samples:,} inputs look like the calibration data."
-
-
-def alarm_words(change: Change, alarm_at: int | None, n_samples: int) -> str:
-    """Return the sentence of an alarm."""
-    return (
-        f"ALARM: since about {change.since}, the inputs {CHANGES[change.kind]}. This was noticed "
-        f"at input {alarm_at:,} of {n_samples:,}."
-    )
 
 
 def summary(monitor: Monitor) -> str:

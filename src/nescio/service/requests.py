@@ -401,7 +401,7 @@ def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
 
 def _matrix(name: str, rows: list[list[Any]]) -> NDArray[np.float64]:
     if len(set(map(len, rows))) != 1:
-        fault = _fault(rows, _shape(rows)) or "got no rows"
+        fault = _fault(rows, rows) or "got no rows"
         raise InputError(f"{name} must have one or more rows of the same length: {fault}.")
     return np.array(rows, dtype=np.float64)
 
@@ -416,27 +416,20 @@ def _nested(name: str, value: msgspec.Raw) -> Array:
             with contextlib.suppress(ValueError, TypeError, OverflowError):
                 array = np.array(cells)
                 return array if array.dtype.kind in "ifub" else np.array(cells, np.float64)
-        fault = _fault(cells, _shape(cells)) or "a number is too large"
+        fault = _fault(cells, cells) or "a number is too large"
     raise InputError(f"input {name[:40]!r} must be a regular array of numbers: {fault}.")
 
 
-def _shape(cells: Any) -> list[int]:
-    """Return the shape of nested lists, as the first of each says."""
-    return [len(cells), *_shape(cells[0] if cells else 0)] if isinstance(cells, list) else []
-
-
-def _fault(cells: Any, shape: list[int], *place: int) -> str:
-    """Return what in nested lists is no number or no list of this shape, and where; "" if none."""
-    if isinstance(cells, list) and shape:
-        if len(cells) != shape[0]:
-            return f"{place_of(place)} has {counted(len(cells), 'number')}, expected {shape[0]:,}"
-        faults = (_fault(cell, shape[1:], *place, at) for at, cell in enumerate(cells))
-        return next(filter(None, faults), "")
-    if isinstance(cells, int | float | None) and not shape:
+def _fault(cells: Any, first: Any, *place: int) -> str:
+    """Return what in nested lists is no number, or not as long as the first; "" if nothing."""
+    if isinstance(cells, list) and isinstance(first, list):
+        if len(cells) != len(first):
+            return f"{place_of(place)} has {counted(len(cells), 'number')}, expected {len(first):,}"
+        return next(filter(None, (_fault(c, first[0], *place, n) for n, c in enumerate(cells))), "")
+    if isinstance(cells, int | float | None) and not isinstance(first, list):
         return ""
-    kinds = {str: "text", dict: "an object", list: "a list", type(None): "null"}
-    kind = kinds.get(type(cells), "a number")
-    return f"{place_of(place)} is {kind}, expected a {'list' if shape else 'number'}"
+    kind = {str: "text", dict: "an object", list: "a list"}.get(type(cells), "no list")
+    return f"{place_of(place)} is {kind}"
 
 
 def place_of(place: Sequence[int]) -> str:

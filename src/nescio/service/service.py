@@ -95,13 +95,12 @@ class Engine:
 
     def score(self, parts: Sequence[Outputs]) -> list[BatchResult]:
         """Return the verdicts on outputs of one kind, which are traffic."""
-        return self._score(parts, self.traffic.record)
+        return self.score_unwatched(parts, self.traffic.record)
 
-    def score_unwatched(self, parts: Sequence[Outputs]) -> list[BatchResult]:
-        """Return the verdicts on outputs of one kind, which nothing counts."""
-        return self._score(parts, lambda *_: None)
-
-    def _score(self, parts: Sequence[Outputs], record: Callable[..., None]) -> list[BatchResult]:
+    def score_unwatched(
+        self, parts: Sequence[Outputs], record: Callable[..., object] = lambda *_: None
+    ) -> list[BatchResult]:
+        """Return the verdicts on outputs of one kind, which are not counted."""
         whole = self.assess(parts[0] if len(parts) == 1 else Outputs.concat(parts))
         try:
             # On the event loop, the answer is sent first.

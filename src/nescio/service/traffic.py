@@ -32,7 +32,7 @@ from nescio.detectors import Detector
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError
 from nescio.monitor import Monitor
-from nescio.monitor.monitor import past_alarms, resume
+from nescio.monitor.monitor import resume
 from nescio.monitor.report import Figure, monitor_figures
 from nescio.outputs import Outputs
 from nescio.service.openapi import ChartOf, MonitorReport, TrafficReport
@@ -49,8 +49,6 @@ _RECENT = 2_000
 # A request may fill half of the free places, so that some are left for the next request.
 _MOST_FREE = 4_096
 _FREED = 1_024  # places by each look of the monitor, four times per second
-
-_ANOTHER = "another detector"
 
 
 class Metrics:
@@ -76,13 +74,14 @@ class Metrics:
         self.reloads = Counter(
             "nescio_reloads", "Reloads of the detector.", ("result",), registry=self.registry
         )
+        meanings = {
+            "samples": "Inputs scored.",
+            "flagged": "Inputs flagged.",
+            "watched": "Inputs that the monitor has seen.",
+        }
         self.samples, self.flagged, self.watched = (
             Counter(f"nescio_{name}", meaning, registry=self.registry)
-            for name, meaning in (
-                ("samples", "Inputs scored."),
-                ("flagged", "Inputs flagged."),
-                ("watched", "Inputs that the monitor has seen."),
-            )
+            for name, meaning in meanings.items()
         )
         # From 0: Prometheus sees no increase if a counter appears together with its first event.
         for result in ("done", "failed"):
@@ -212,9 +211,8 @@ class Traffic:
             report = TrafficReport(self.n_watched, monitor, stopping, charts)
             if width is not UNSET:
                 recent = [self._recent_p_values(width)] if self._recent else []
-                has_inputs = self.monitor.n_samples > 0  # since the latest acknowledged alarm
-                figures = [*recent, *(monitor_figures(self.monitor, width) if has_inputs else [])]
-                report.charts = [ChartOf(*map(str, figure)) for figure in figures]
+                figures = monitor_figures(self.monitor, width) if self.monitor.n_samples else []
+                report.charts = [ChartOf(*map(str, figure)) for figure in recent + figures]
             return report
 
     def acknowledge(self, note: str) -> dict[str, Any]:
@@ -285,9 +283,9 @@ class Traffic:
             if self._names == old._names:
                 self._fired = old._fired
             if old.monitor.alarm:
-                old.monitor.acknowledge(f"closed by a reload: {_ANOTHER}")
+                old.monitor.acknowledge("closed by a reload: another detector")
             self.monitor.acknowledged = old.monitor.acknowledged
-            logger.warning("the monitor starts anew", extra={"reason": _ANOTHER})
+            _log_new_monitor(self._state)
             if self._state is not None:
                 old.monitor.save(_aside(self._state), force=True)
                 self.monitor.save(self._state, force=True)
@@ -296,22 +294,22 @@ class Traffic:
 def stored_monitor(detector: Detector, alpha: float, state: Path | None) -> Monitor:
     """Return the monitor saved in `state`, or a new one if there is none.
 
-    The state of a monitor for another detector is set aside. Its open alarm is closed.
+    The state of a monitor for another detector is set aside.
     """
     try:
         return resume(detector, state, alpha=alpha)
     except InputError:
         assert state is not None
-        monitor = Monitor(detector, alpha=alpha)
-        monitor.acknowledged = past_alarms(state, f"closed by a restart: {_ANOTHER}")
         os.replace(os.path.realpath(state), _aside(state))
-        monitor.save(state)
-        facts = {"reason": _ANOTHER, "old_state": str(_aside(state))}
-        logger.warning("the monitor starts anew", extra=facts)
-        return monitor
+        _log_new_monitor(state)
+        return Monitor(detector, alpha=alpha)
 
 
-def _aside(state: Path) -> Path:
+def _aside(state: Path) -> str:
     """Return where the state of a monitor for another detector is kept."""
-    path = Path(os.path.realpath(state))
-    return path.with_name(f"{path.name}.old")
+    return f"{os.path.realpath(state)}.old"
+
+
+def _log_new_monitor(state: Path | None) -> None:
+    facts = {"reason": "another detector", "old_state": None if state is None else _aside(state)}
+    logger.warning("the monitor starts anew", extra=facts)
