@@ -81,7 +81,7 @@ class Model:
             shape = [3, image.size, image.size] if image else node.shape[1:]
             # A size that is not known raises a TypeError; zeros may be impossible inputs, too.
             with contextlib.suppress(TypeError):
-                zeros[name] = np.zeros((n, *shape), node.dtype)  # type: ignore[arg-type]
+                zeros[name] = np.zeros((n, *shape), node.dtype)
         with contextlib.suppress(NescioError):
             self.wrapped.outputs(zeros, batch_size=n)
 

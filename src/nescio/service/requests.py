@@ -428,8 +428,8 @@ def _fault(cells: Any, first: Any, *place: int) -> str:
         return next(filter(None, (_fault(c, first[0], *place, n) for n, c in enumerate(cells))), "")
     if isinstance(cells, int | float | None) and not isinstance(first, list):
         return ""
-    kind = {str: "text", dict: "an object", list: "a list"}.get(type(cells), "no list")
-    return f"{place_of(place)} is {kind}"
+    kinds: dict[Any, str] = {str: "text", dict: "an object", list: "a list"}
+    return f"{place_of(place)} is {kinds.get(type(cells), 'no list')}"
 
 
 def place_of(place: Sequence[int]) -> str:

@@ -160,7 +160,7 @@ class Traffic:
         if not np.isfinite(total):
             total = float(scores[np.isfinite(scores)].sum())
         self._metrics.samples.inc(n_rows)
-        self._metrics.flagged.inc(n_rows - np.count_nonzero(assessment.in_distribution))
+        self._metrics.flagged.inc(n_rows - int(assessment.in_distribution.sum()))
         # A product takes a third of the time of a sum. It is exact: a request has fewer rows than
         # the 2**24 whole numbers that float32 can hold.
         fired = np.ones(n_rows, np.float32) @ (logits > 0).astype(np.float32)
