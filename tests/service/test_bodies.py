@@ -214,7 +214,7 @@ def test_a_number_that_is_no_probability_is_named(client):
 
 def test_a_parameter_is_sent_once(client, good):
     answer = post(client(), good, path="/v1/score?explain=true&explain=false")
-    refused(answer, 422, "Send the parameter 'explain' of the address once.")
+    refused(answer, 422, "Send each parameter of the address once.")
 
 
 def test_other_content_types_are_refused(client, good):

@@ -80,12 +80,9 @@ class Request:
 
     def query(self) -> dict[str, str]:
         """Return the query of the address by name."""
-        sent = self.scope["query_string"].decode("latin-1")
-        query: dict[str, str] = {}
-        for name, value in parse_qsl(sent, keep_blank_values=True):
-            if name in query:
-                raise HTTPException(422, f"send the parameter {name[:40]!r} of the address once.")
-            query[name] = value
+        pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if len(query := dict(pairs)) < len(pairs):
+            raise HTTPException(422, "send each parameter of the address once.")
         return query
 
     @property

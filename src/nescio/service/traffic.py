@@ -58,9 +58,11 @@ class Metrics:
         self._limits = limits
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        self._requests = Counter(
-            "nescio_requests", "Requests answered.", ("path", "status"), registry=self.registry
-        )
+        new = functools.partial(Counter, registry=self.registry)
+        self.samples = new("nescio_samples", "Inputs scored.")
+        self.flagged = new("nescio_flagged", "Inputs flagged.")
+        self.watched = new("nescio_watched", "Inputs that the monitor has seen.")
+        self._requests = new("nescio_requests", "Requests answered.", ("path", "status"))
         self._seconds = Histogram(
             "nescio_request_seconds",
             "Time from the headers of a request to the end of its answer.",
@@ -68,21 +70,8 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._rejected = Counter(
-            "nescio_rejected", "Requests rejected with 503.", registry=self.registry
-        )
-        self.reloads = Counter(
-            "nescio_reloads", "Reloads of the detector.", ("result",), registry=self.registry
-        )
-        meanings = {
-            "samples": "Inputs scored.",
-            "flagged": "Inputs flagged.",
-            "watched": "Inputs that the monitor has seen.",
-        }
-        self.samples, self.flagged, self.watched = (
-            Counter(f"nescio_{name}", meaning, registry=self.registry)
-            for name, meaning in meanings.items()
-        )
+        self._rejected = new("nescio_rejected", "Requests rejected with 503.")
+        self.reloads = new("nescio_reloads", "Reloads of the detector.", ("result",))
         # From 0: Prometheus sees no increase if a counter appears together with its first event.
         for result in ("done", "failed"):
             self.reloads.labels(result)

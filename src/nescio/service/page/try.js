@@ -36,10 +36,10 @@ export function prepare(described, onError) {
   show(byId("group-field"), groups.length > 0);
 }
 
-function address(path, explain) {
+function post(path, explain, body, type = "application/json") {
   const query = new URLSearchParams({ watch: false, explain }); // what is tried is no traffic
   if (detector.by === "custom") query.set("group", byId("group").value);
-  return `${path}?${query}`;
+  return ask(`${path}?${query}`, { method: "POST", body, type });
 }
 
 const readsOnlyLogits = () => detector.scores_from.join() === "logits";
@@ -138,11 +138,7 @@ function scoreLogits() {
   const explain = detector.explains && !(sent?.length > MOST_EXPLAINED);
   const path = body.inputs ? "/v1/predict" : "/v1/score";
   answer(async () => {
-    const found = await ask(address(path, explain), {
-      method: "POST",
-      body: JSON.stringify(body),
-      type: "application/json",
-    });
+    const found = await post(path, explain, JSON.stringify(body));
     const nameOf = (at) => body.ids?.[at] ?? `Row ${count(at + 1)}`;
     return { rows: rowsOf({ logits: rows, ...found }, nameOf), problems: [] };
   });
@@ -158,11 +154,7 @@ function predictText() {
     return;
   }
   answer(async () => {
-    const found = await ask(address("/v1/predict", detector.explains), {
-      method: "POST",
-      body: JSON.stringify({ texts: [text] }),
-      type: "application/json",
-    });
+    const found = await post("/v1/predict", detector.explains, JSON.stringify({ texts: [text] }));
     return { rows: rowsOf(found, () => "Text"), problems: [] };
   });
 }
@@ -170,11 +162,8 @@ function predictText() {
 // --- images ---
 
 async function predictImage(file) {
-  const found = await ask(address("/v1/predict", detector.explains), {
-    method: "POST",
-    body: file,
-    type: file.type || "application/octet-stream",
-  });
+  const type = file.type || "application/octet-stream";
+  const found = await post("/v1/predict", detector.explains, file, type);
   return rowsOf(found, () => file.name || "Image", URL.createObjectURL(file));
 }
 
