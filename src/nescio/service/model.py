@@ -70,7 +70,6 @@ class Model:
         # One input, which may be a batch of RGB images.
         if not further and is_float and len(shape) == 4 and shape[1] in (3, None):
             self.preprocessing = _preprocessing(shape, runner.preprocessing, settings)
-
         self._warm()
 
     def _warm(self) -> None:
