@@ -33,7 +33,8 @@ BAD_JSON = {
     "a number of 5,000 digits": (b'{"logits": [[' + b"9" * 5000 + b", 2, 3, 4]]}", 400),
     "deep": (b'{"logits": ' + DEEP + b"}", 400),
     "deep elsewhere": (b'{"logits": [[1, 2, 3, 4]], "more": ' + DEEP + b"}", 400),
-    "an unknown field": (b'{"logits": [[1, 2, 3, 4]], "more": 1}', 400),
+    "an unknown field": (b'{"logits": [[1, 2, 3, 4]], "more": 1}', 400, "Its fields: logits, fea"),
+    "inputs": (b'{"inputs": {"x": [[1, 2]]}}', 400, "To send inputs, use /v1/predict."),
     "text": (b'{"logits": [["1", "2", "3", "4"]]}', 400, '"-inf" for a masked label'),
     "null": (b'{"logits": [[1, 2, 3, 4], [1, null, 3, 4]]}', 422, "in 1 of 2 rows: 1"),
     "plus infinity as text": (b'{"logits": [["inf", 2, 3, 4]]}', 400),
@@ -44,7 +45,7 @@ BAD_JSON = {
     "UTF-16": ('{"logits": [[1, 2, 3, 4]]}'.encode("utf-16"), 400),
     "no rows": (b'{"logits": []}', 422),
     "no columns": (b'{"logits": [[]]}', 422),
-    "ragged": (b'{"logits": [[1, 2, 3, 4], [1]]}', 422),
+    "ragged": (b'{"logits": [[1, 2, 3, 4], [1]]}', 422, "row 1 has 1 number, expected 4"),
     "too many ids": (b'{"logits": [[1, 2, 3, 4]], "ids": ["a", "b"]}', 422),
     "names twice": (b'{"logits": [[1, 2, 3, 4]], "label_names": ["a", "a", "b", "c"]}', 422),
     "two logits": (b'{"logits": [[1, 2]]}', 422, "4 labels"),
@@ -205,8 +206,20 @@ def test_ids_of_which_one_is_long_take_no_room(some_logits):
     assert outputs[-2:].ids.tolist() == ["a", "b" * 1024]
 
 
+def test_a_number_that_is_no_probability_is_named(client):
+    body = b'{"logits": [[0.1, 0.2, 0.3, 1], [0.5, 0, 1.5, 0]]}'
+    answer = post(client(), body, path="/v1/score?from_probs=true")
+    refused(answer, 422, "The first is in row 1, column 2.")
+
+
+def test_a_parameter_is_sent_once(client, good):
+    answer = post(client(), good, path="/v1/score?explain=true&explain=false")
+    refused(answer, 422, "Send each parameter of the address once.")
+
+
 def test_other_content_types_are_refused(client, good):
     service = client()
+    refused(post(service, good, "multipart/form-data; boundary=a"), 415, "(curl --data-binary)")
     for kind in ("", "text/plain", "application/octet-stream", "image/png", "x" * 5000):
         refused(post(service, good, kind), 415, "application/json")
     assert post(service, good, "Application/JSON; charset=utf-8").status_code == 200

@@ -9,6 +9,7 @@ import pytest
 
 from fixtures.service import post, refused
 from nescio.errors import DatasetError
+from nescio.models import Wrapped
 from nescio.service import images
 from nescio.service.images import Decoders
 
@@ -91,6 +92,23 @@ def picture_service(client, detector_file, image_model):
         return client(detector_file(), model=image_model(), **settings)
 
     return make
+
+
+def test_a_decoder_and_the_model_have_started_before_the_service_is_ready(
+    picture_service, monkeypatch
+):
+    shapes = []
+    outputs = Wrapped.outputs
+    monkeypatch.setattr(
+        Wrapped,
+        "outputs",
+        lambda self, inputs, **how: (
+            shapes.append(inputs["image"].shape) or outputs(self, inputs, **how)
+        ),
+    )
+    service = picture_service()
+    assert shapes == [(1, 3, SIZE, SIZE)]
+    assert len(service.app.service.decoders._idle) == 1
 
 
 def test_an_image_of_too_many_pixels_is_refused(picture_service):

@@ -142,14 +142,27 @@ def test_token_ids_are_taken_as_json_and_as_safetensors(texts):
 WRONG = {
     "another name": ({"input_ids": [[1]], "mask": [[1]]}, "attention_mask"),
     "one is missing": ({"input_ids": [[1]]}, "attention_mask"),
-    "fractions": ({"input_ids": [[1.5]], "attention_mask": [[1]]}, "int64"),
-    "one dimension": ({"input_ids": [1], "attention_mask": [[1]]}, "shape"),
+    "fractions": ({"input_ids": [[1.5]], "attention_mask": [[1]]}, "int64; row 0, column 0 is 1.5"),
+    "one sample": (
+        {"input_ids": [1], "attention_mask": [1]},
+        "got [1]. Put one sample into a list",
+    ),
     "other rows": ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "equally many rows"),
     "no rows": ({"input_ids": [], "attention_mask": []}, "shape"),
-    "ragged": ({"input_ids": [[1, 2], [3]], "attention_mask": [[1]]}, "regular"),
-    "text": ({"input_ids": [["a"]], "attention_mask": [[1]]}, "numbers"),
-    "null": ({"input_ids": [[None]], "attention_mask": [[1]]}, "numbers"),
-    "an object": ({"input_ids": {"a": 1}, "attention_mask": [[1]]}, "numbers"),
+    "ragged": (
+        {"input_ids": [[1, 2], [3]], "attention_mask": [[1]]},
+        "row 1 has 1 number, expected 2",
+    ),
+    "text": ({"input_ids": [[1], ["a"]], "attention_mask": [[1]]}, "row 1, column 0 is text"),
+    "null": (
+        {"input_ids": [[1, None]], "attention_mask": [[1]]},
+        "must be int64; row 0, column 1 is null",
+    ),
+    "an object": ({"input_ids": {"a": 1}, "attention_mask": [[1]]}, "it is an object"),
+    "nested deeply": (
+        {"input_ids": [[[[1], []]]], "attention_mask": [[1]]},
+        "row 0, column 0[1] has 0 numbers, expected 1",
+    ),
     "too large a number": ({"input_ids": [[2**80]], "attention_mask": [[1]]}, "input_ids"),
     "not in the table": ({"input_ids": [[10**6]], "attention_mask": [[1]]}, "graph"),
 }
@@ -174,6 +187,46 @@ def test_numbers_that_the_graphs_type_does_not_hold_are_refused(client, detector
         answer = service.post("/v1/predict", json={"inputs": {"bytes": [[0, 1, 2, wrong]]}})
         assert answer.status_code == 422, answer.text
         assert "uint8" in answer.json()["detail"]
+
+
+@pytest.fixture
+def table(onnx_file):
+    """A model of a table with four columns, whose logits are the columns; NaN counts as zero."""
+    return onnx_file(
+        [
+            ("IsNaN", ["row"], ["missing"], {}),
+            ("Where", ["missing", "zero", "row"], ["logits"], {}),
+        ],
+        [("row", "float", ["batch", 4])],
+        [("logits", "float", ["batch", 4])],
+        {"zero": np.zeros(1, np.float32)},
+    )
+
+
+def test_null_is_a_missing_value_of_a_table(client, detector_file, table):
+    service = client(detector_file(), model=table)
+    answer = service.post("/v1/predict", json={"inputs": {"row": [[50, 120, None, 26]]}})
+    assert answer.json()["logits"] == [[50.0, 120.0, 0.0, 26.0]]
+
+
+def test_predictions_have_the_ids_and_groups_of_the_body(client, detector_file, table):
+    service = client(detector_file(groups=["a"] * 500 + ["b"] * 500), model=table)
+    body = {"inputs": {"row": [[1, 2, 3, 4]] * 2}, "ids": ["x", "y"]}
+    answer = service.post("/v1/predict", json=body | {"groups": ["a", "c"]}).json()
+    assert (answer["id"], answer["group"]) == (["x", "y"], ["a", "all"])
+    refused(service.post("/v1/predict", json=body), 422, "one per row as groups")
+    refused(service.post("/v1/predict", json=body | {"groups": ["a"]}), 422, "one row per sample")
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/v1/predict"])
+def test_what_is_not_watched_is_no_traffic(path, client, detector_file, table):
+    service = client(detector_file(), model=table)
+    rows = [[1, 2, 3, 4]]
+    body = {"logits": rows} if path == "/v1/score" else {"inputs": {"row": rows}}
+    answers = [service.post(f"{path}?watch={watch}", json=body) for watch in ("false", "true")]
+    assert answers[0].json() == answers[1].json()
+    assert service.get("/v1/traffic").json()["n_watched"] == 1
+    assert "nescio_samples_total 1.0" in service.get("/metrics").text
 
 
 def test_a_model_of_texts_takes_no_image(texts, encoded_image):

@@ -104,6 +104,10 @@ def test_schemathesis_finds_no_server_error(
             )
             @given(case=operation.as_strategy(generation_mode=mode))
             def check(case):
+                if good and isinstance(case.body, dict) and "texts" in case.body:
+                    # The description cannot say: no inputs beside them, one id per text, and no
+                    # groups for this detector.
+                    case.body, case.query = {"texts": case.body["texts"]}, {}
                 answer = case.call()
                 observed.append((case.path, answer.status_code))
                 # Schemathesis does not count 413, too many rows, as a rejection.

@@ -108,6 +108,12 @@ def paste(page, logits):
     page.run("document.querySelector('#logits-form button.main').click()")
 
 
+def post(url, logits, query=""):
+    """Send logits as another program does: they are traffic."""
+    body, kind = json.dumps({"logits": logits}).encode(), {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(f"{url}/v1/score{query}", body, kind)).close()
+
+
 def verdict(page):
     """The large words, once they are there."""
     page.until("document.querySelector('.verdict .word')")
@@ -202,8 +208,11 @@ def test_the_part_that_decided_comes_first_with_its_p_value_and_what_it_saw(brow
         paste(browser, [40.0, -5.0, 4.0, -6.0, -5.5, -4.0])
         assert verdict(browser) == "✗ OUT: do not trust"
         decided = text(browser, "#details figure p")
+        parts = "detectors: joint_energy, out_of_range"
+        assert parts in text(browser, "#params")
         assert decided.startswith("Are its values in their usual ranges? No: this is ")
         assert "% of the evidence. Out of the usual range: red = 40" in decided
+        assert "weights" not in decided  # its p-value is the lowest
         asked = browser.run("[...document.querySelectorAll('.parts .name')].map(p => p.innerText)")
         assert asked == [decided.partition(" No:")[0], "Is the model sure of its labels?"]
         p_values = "[...document.querySelectorAll('.parts .value')].map(p => p.innerText)"
@@ -305,6 +314,30 @@ def test_a_refusal_is_shown_as_the_service_says_it(page, status):
     assert text(page, "#verdict") == "because <b>so</b>"
 
 
+def test_rows_of_a_table_are_inputs_of_the_model(browser, folder, save_graph, tmp_path):
+    eye = {"eye": np.eye(3, 6, dtype=np.float32)}
+    nodes = [("MatMul", ["row", "eye"], ["logits"], {})]
+    ends = [("row", "float", ["batch", 3])], [("logits", "float", ["batch", 6])]
+    model = save_graph(tmp_path / "table.onnx", nodes, *ends, eye)
+    with serving(folder / "tagger.nescio", "--model", model) as (_, url):
+        browser.open(f"{url}/")
+        browser.until(_READY)
+        assert text(browser, "#logits-form h3") == "Inputs of the model"
+        assert text(browser, "#logits-hint").startswith("3 numbers per row, in the order of the")
+        paste(browser, "4.5, -5, 4\n1\t2\t3")
+        verdict(browser)
+        assert shown_score(browser) == pytest.approx(
+            score_of(folder, [4.5, -5, 4, 0, 0, 0]), rel=1e-3
+        )
+        assert text(browser, "caption").endswith("of 2 flagged.")
+        paste(browser, "1, 2")
+        assert text(browser, "#logits-error").startswith("The row has 2 numbers; the model needs 3")
+        paste(browser, json.dumps({"logits": [IN]}))
+        assert verdict(browser) == "✓ In-distribution"
+        assert shown_score(browser) == pytest.approx(score_of(folder, IN), rel=1e-3)
+        browser.close()
+
+
 # --- images -----------------------------------------------------------------------------------
 
 
@@ -350,11 +383,15 @@ def test_images_can_be_dropped_several_at_once_and_a_bad_one_spoils_only_itself(
 # --- traffic, token, life ---------------------------------------------------------------------
 
 
-def test_traffic_appears_after_scoring(page, url):
-    paste(page, [IN, OUT, OUT])
+def test_traffic_appears_but_not_what_is_tried(page, url):
+    post(url, [IN, OUT, OUT])
+    with urllib.request.urlopen(f"{url}/v1/traffic") as answer:
+        n_watched = json.load(answer)["n_watched"]
+    paste(page, [IN, OUT])
     verdict(page)
     with urllib.request.urlopen(f"{url}/v1/traffic") as answer:
         traffic = json.load(answer)
+    assert traffic["n_watched"] == n_watched
     flagged = traffic["monitor"]["flagged"]
     page.until(f"document.querySelector('.crosses')?.dataset.n === '{flagged}'")
     dots = page.run("document.querySelector('.dots').getAttribute('d').split('M').length - 1")
@@ -384,8 +421,7 @@ Evidence: 200 to 1."""
     ],
 )
 def test_the_page_has_the_words_of_the_monitor(page, url, monitor, words, details):
-    paste(page, [IN])  # so that there is traffic
-    verdict(page)
+    post(url, [IN])
     with urllib.request.urlopen(f"{url}/v1/traffic?charts=600") as answer:
         traffic = json.load(answer)
     assert "Evidence for a change" in traffic["monitor"]["summary"]
@@ -404,22 +440,40 @@ def test_an_alarm_is_acknowledged_with_a_note(browser, folder):
     with serving(folder / "tagger.nescio") as (_, url):
         browser.open(f"{url}/")
         browser.until(_READY)
-        paste(browser, [OUT] * 60)
-        browser.until("!document.getElementById('acknowledge').hidden")
+        assert browser.run("document.getElementById('acknowledge')") is None
+        post(url, [OUT] * 60)
+        browser.until("document.querySelector('.monitor.out #acknowledge')")
         assert "ALARM" in text(browser, ".monitor .word")
+        before = "document.getElementById('acknowledge').previousElementSibling.innerText"
+        assert browser.run(before).startswith("What to do")
+        browser.run("document.querySelector('#acknowledge button').click()")
+        assert text(browser, "#note-error") == "Write who, and what was done."
         browser.run(f"document.getElementById('note').value = {json.dumps(HOSTILE)}")
         browser.run("document.querySelector('#acknowledge button').click()")
         browser.until("document.querySelector('#traffic details')")
-        assert browser.run("document.getElementById('acknowledge').hidden")
-        assert browser.run("document.getElementById('note').value") == ""
+        assert browser.run("document.getElementById('acknowledge')") is None
         browser.run("document.querySelector('#traffic details').open = true")
         shown = text(browser, "#traffic details")
         assert shown.startswith("1 acknowledged alarm")
         assert HOSTILE in shown
         assert "ALARM: since about input 1" in shown
         assert browser.run("window.hacked") is None
-        assert "No inputs yet" in text(browser, ".monitor")
+        assert "No inputs yet" in text(browser, ".monitor.idle")
+        titles = browser.run("[...document.querySelectorAll('#traffic h3')].map(h => h.innerText)")
+        assert [title.partition(" ")[0] for title in titles] == ["p-values"]
         assert browser.noise == []
+        browser.close()
+
+
+def test_an_alarm_of_an_earlier_run_is_shown(browser, folder, tmp_path):
+    state = ("--monitor-state", tmp_path / "state.safetensors")
+    with serving(folder / "tagger.nescio", *state) as (_, url):
+        post(url, [OUT] * 60)
+    with serving(folder / "tagger.nescio", *state) as (_, url):
+        browser.open(f"{url}/")
+        browser.until("document.querySelector('.monitor.out #acknowledge')")
+        assert "ALARM" in text(browser, ".monitor .word")
+        assert "No traffic yet" not in text(browser, "#traffic")
         browser.close()
 
 
@@ -464,7 +518,6 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(browser, folder):
         paste(browser, IN)
         assert verdict(browser) == "✓ In-distribution"
         assert "Threshold, with 2 predicted labels" in text(browser, ".facts")
-        browser.until("document.querySelector('.dots')")
         browser.send("Page.reload")
         browser.until(f"document.getElementById('content') && {_READY}")
         assert browser.run("localStorage.length + document.cookie.length") == 0
@@ -482,7 +535,7 @@ def test_it_follows_a_reload_and_says_when_the_service_stops(browser, folder, tm
     with serving(detector, "--drain-seconds", "600") as (process, url):
         browser.open(f"{url}/")
         browser.until(_READY)
-        paste(browser, IN)
+        post(url, [IN])
         browser.until("document.querySelector('.dots')")
         shutil.copy(folder / "other.nescio", detector)
         urllib.request.urlopen(urllib.request.Request(f"{url}/v1/reload", method="POST")).close()
@@ -501,6 +554,7 @@ def test_it_follows_a_reload_and_says_when_the_service_stops(browser, folder, tm
 def test_a_phone_in_the_dark_does_not_scroll_sideways(browser, url):
     browser.open(f"{url}/", scheme="dark", width=390, height=800)
     browser.until(_READY)
+    post(url, [OUT, IN])
     paste(browser, [OUT, IN])
     verdict(browser)
     browser.until("document.querySelectorAll('svg.chart').length >= 3")

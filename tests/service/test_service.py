@@ -3,6 +3,7 @@
 import pytest
 
 import nescio as ns
+from fixtures.service import metrics_of
 from nescio.errors import FileError
 
 httpx = pytest.importorskip("httpx")
@@ -49,14 +50,17 @@ def test_the_same_file_again_keeps_the_traffic(client, detector_file, some_logit
     assert "nescio_samples_total 30.0" in service.get("/metrics").text
 
 
-def test_another_detector_starts_with_no_traffic(client, detector_file, some_logits):
+def test_another_detector_starts_with_no_recent_traffic_and_goes_on_counting(
+    client, detector_file, some_logits
+):
     service = client(detector_file())
     service.post("/v1/score", json={"logits": some_logits(30).tolist()})
     detector_file(ns.MaxLogit())
     assert service.post("/v1/reload").json()["detector"] == "max_logit"
     assert service.get("/v1/traffic").json()["n_watched"] == 0
     text = service.get("/metrics").text
-    assert "nescio_samples_total 0.0" in text
+    assert "nescio_samples_total 30.0" in text
+    assert metrics_of(service)["nescio_score_bucket", (("le", "+Inf"),)] == 0
     assert 'nescio_requests_total{path="/v1/score",status="200"} 1.0' in text
 
 

@@ -119,26 +119,46 @@ def test_a_state_that_does_not_fit_is_refused_at_the_start(
     before = state.read_bytes()
     with pytest.raises(ns.NescioError, match=r"started with --alpha 0\.01, which cannot"):
         app(file, monitor_state=state, alpha=0.2)
-    detector_file(ns.MaxLogit())
-    with pytest.raises(ns.NescioError, match=r"another detector.*Remove the file"):
-        app(file, monitor_state=state)
     assert state.read_bytes() == before
 
 
-def test_a_detector_that_is_exchanged_starts_the_monitor_anew(
-    app, detector_file, some_logits, tmp_path, caplog
+@pytest.mark.parametrize("how", ["reload", "restart"])
+def test_another_detector_closes_the_alarm_and_sets_the_state_aside(
+    how, client, detector_file, some_logits, tmp_path, caplog
 ):
-    from starlette.testclient import TestClient
-
     file, state = detector_file(), tmp_path / "monitor.safetensors"
-    with TestClient(app(file, monitor_state=state), client=("127.0.0.1", 1)) as service:
-        post_logits(service, some_logits(40))
-        service.app.service.engine.traffic.save()
-        detector_file(ns.MaxLogit())
+    before = ns.load(file)
+    service = client(file, monitor_state=state)
+    stream(service, [some_logits(100, seed=seed, shift=-1.5) for seed in range(20)])
+    detector_file(ns.MaxLogit())
+    if how == "reload":
         assert service.post("/v1/reload").status_code == 200
-        post_logits(service, some_logits(7))
-    assert "starts from the beginning" in caplog.text
+        assert metrics_of(service)["nescio_samples_total", ()] == 2000
+    else:
+        service.__exit__(None, None, None)
+        service = client(file, monitor_state=state)
+    post_logits(service, some_logits(7))
+    metrics, monitor = metrics_of(service), service.get("/v1/traffic").json()["monitor"]
+    assert metrics["nescio_monitor_alarm", ()] == 0
+    assert metrics["nescio_samples_total", ()] == (2007 if how == "reload" else 7)
+    if how == "reload":
+        (alarm,) = monitor["acknowledged"]
+        assert alarm["note"] == "closed by a reload: another detector"
+        assert alarm["alarm"].startswith("ALARM: since about input ")
+        assert "acknowledged at" in monitor["summary"]
+    assert Monitor.load(f"{state}.old", before).alarm is (how == "restart")
+    (line,) = (line for line in caplog.records if line.message == "the monitor starts anew")
+    assert line.old_state == f"{state}.old"
+    service.__exit__(None, None, None)
     assert Monitor.load(state, ns.load(file)).n_samples == 7
+
+
+def test_an_alarm_is_saved_at_once(client, detector_file, some_logits, tmp_path):
+    file, state = detector_file(), tmp_path / "state.safetensors"
+    service = client(file, monitor_state=state)
+    post_logits(service, some_logits(300, shift=-3.0))
+    service.app.service._watch(save=False)  # as every quarter of a second
+    assert Monitor.load(state, ns.load(file)).alarm
 
 
 def test_of_a_large_request_all_rows_are_watched_while_there_is_room(client, some_logits):

@@ -74,7 +74,7 @@ def summary(monitor: Monitor) -> str:
     if monitor.acknowledged:
         latest = monitor.acknowledged[-1]
         note = f" ({latest['note']})" if latest["note"] else ""
-        lines.append(f"Counted since {latest['time']}, when an alarm was acknowledged{note}.")
+        lines.append(f"The latest alarm was acknowledged at {latest['time']}{note}.")
     if not monitor.n_samples:
         return "\n".join(lines)
     if monitor.alarm:
@@ -142,7 +142,8 @@ def _chart(first: int, last: int, y: Scale, width: int, **options: Any) -> Chart
     """Return an empty chart over the stream; the axis leaves room for the text at its end."""
     x = Scale(first, last + 0.04 * (last - first), write=lambda value: f"{value:,.0f}")
     options |= {"width": width, "height": 138 + 3 * width // 16}
-    return Chart(x, y, x_label="inputs", x_ticks=x.ticks(max(2, width // 150)), **options)
+    ticks = [tick for tick in x.ticks(max(2, width // 150)) if tick[0] == round(tick[0])]
+    return Chart(x, y, x_label="inputs", x_ticks=ticks, **options)
 
 
 def _evidence(monitor: Monitor, width: int) -> Figure:
@@ -164,7 +165,7 @@ def _evidence(monitor: Monitor, width: int) -> Figure:
     chart.line(inputs, values, "accent")
     chart.rule(y=line, text=f"alarm at {1 / monitor.alpha:,.4g}")
     if monitor.alarm_at is not None:
-        chart.rule(x=monitor.alarm_at, text=f"alarm after {monitor.alarm_at:,} inputs")
+        chart.rule(x=monitor.alarm_at, text=f"noticed at {monitor.alarm_at:,}")
     text = (
         "How strongly the scores speak for a change. The alarm is raised at the dashed line. If "
         "nothing has changed, it is ever reached with a probability of at most "
@@ -179,7 +180,7 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
     columns = {name: np.array(column) for name, column in monitor.columns().items()}
     low, high = (columns[side] / columns["n"] for side in ("low", "high"))
     edges = np.stack([columns["start"], columns["start"] + columns["n"]], axis=1)
-    top = float(max(high.max(), columns["share"].max())) * 1.08 or 1.0
+    top = float(max(high.max(), columns["share"].max())) * 1.2 or 1.0  # room for the text of a rule
     chart = _chart(
         windows[0].start,
         int(edges[-1, 1]),
@@ -197,7 +198,7 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
         chart.dot(window.start + window.n / 2, window.share, css, tip=tip, radius=2.5)
     since = 0 if monitor.change is None else monitor.change.since.number
     if since > windows[0].start:
-        chart.rule(x=since, text=f"changed at about input {since:,}")
+        chart.rule(x=since, text=f"change at {since:,}")
     newest = windows[-1]
     incomplete = f"The last window is incomplete: it has {newest.n:,} inputs. "
     text = (

@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import time
 from asyncio import CancelledError
+from dataclasses import replace
 from http import HTTPStatus
 from importlib import resources
 from typing import Any
@@ -97,7 +98,7 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     how = kind, body, query.from_probs, engine.check_logits
     outputs = await service.coding(n_bytes, decode_outputs, *how)
     outputs = engine.grouped(outputs, query.group)
-    request.result = result = await service.verdicts(engine, outputs)
+    request.result = result = await service.verdicts(engine, outputs, query.watch)
     if query.explain:
         columns: dict[str, Any] = verdict_columns(result.assessment)
         columns["explanation"] = await service.in_thread(engine.explain, result.outputs)
@@ -120,7 +121,7 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
         api.JSON: api.PredictBody,
         api.SAFETENSORS: None,
     },
-    example={"inputs": {"input_ids": [[101, 2054, 102]]}},
+    example={"inputs": {"NAME": [[0.5, -1.2, None], [0.1, 2.5, 3.0]]}, "ids": ["a", "b"]},
     errors=(404,),
 )
 async def predict(service: Service, request: Request, query: api.PredictQuery) -> Answer:
@@ -136,13 +137,14 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     kind = request.require_type((*api.IMAGES, *api.FORMATS))
     body = await service.limits.read(request)
     run = service.in_thread if kind in api.FORMATS else service.decoding
-    inputs, columns = await run(_inputs, model, request, body, service.decoders)
+    inputs, of_rows, truncated = await run(_inputs, model, request, body, service.decoders)
     n_values = check_predictions(n_rows(inputs), engine.n_labels or 1)
     n_bytes = sum(array.nbytes for array in inputs.values())
     service.limits.hold(request, n_bytes + _BYTES_PER_VALUE * n_values)
-    outputs = engine.grouped(await service.outputs(engine, inputs, request), query.group)
-    request.result = result = await service.verdicts(engine, outputs)
-    columns |= verdict_columns(result.assessment)
+    outputs = replace(await service.outputs(engine, inputs, request), **of_rows)
+    outputs = engine.grouped(outputs, query.group)
+    request.result = result = await service.verdicts(engine, outputs, query.watch)
+    columns = truncated | verdict_columns(result.assessment)
     if query.explain:
         columns["explanation"] = await service.in_thread(engine.explain, result.outputs)
     logits = result.outputs.logits
@@ -249,16 +251,18 @@ async def openapi(service: Service, request: Request, query: api.NoQuery) -> Ans
 
 def _inputs(
     model: Model, request: Request, body: bytes, decoders: Decoders
-) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the inputs of the model in a body, and of texts the column "truncated"."""
+) -> tuple[dict[str, Array], dict[str, Any], dict[str, Any]]:
+    """Return the inputs of the model in a body, ids and groups, and the columns of texts."""
     kind = request.media_type
     if kind in api.IMAGES:
-        return model.image_input(body, decoders), {}
-    sent = decode_inputs(kind, body)
+        return model.image_input(body, decoders), {}, {}
+    sent, of_rows = decode_inputs(kind, body)
     if isinstance(sent, dict):
-        return model.checked(sent), {}
-    inputs, truncated = model.text_inputs(sent)
-    return inputs, {"truncated": truncated}
+        inputs, columns = model.checked(sent), {}
+    else:
+        inputs, truncated = model.text_inputs(sent)
+        columns = {"truncated": truncated}
+    return inputs, of_rows, columns
 
 
 # --- the application ----------------------------------------------------------------------------

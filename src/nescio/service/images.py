@@ -47,6 +47,11 @@ class Decoders:
         self._max_pixels = max_pixels
         self._idle: list[subprocess.Popen[bytes]] = []  # threads take and return them atomically
 
+    def warm(self) -> None:
+        """Start a process, which takes seconds; it says that nothing is no image."""
+        with contextlib.suppress(DatasetError):
+            self.decode(b"", 1)
+
     def stop(self) -> None:
         """End all processes that are not in use."""
         while self._idle:

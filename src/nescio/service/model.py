@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from nescio._validation import Array
 from nescio.detectors import Detector
-from nescio.errors import InputError, ParameterError, ProbabilitiesError, ShapeError
+from nescio.errors import InputError, NescioError, ParameterError, ProbabilitiesError, ShapeError
 from nescio.models import wrap
 from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.models.inputs import n_rows
@@ -18,7 +19,7 @@ from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
-from nescio.service.requests import LogitsCheck, TooLargeError
+from nescio.service.requests import LogitsCheck, TooLargeError, place_of
 from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Settings
 from nescio.service.traffic import logger
 
@@ -69,6 +70,19 @@ class Model:
         # One input, which may be a batch of RGB images.
         if not further and is_float and len(shape) == 4 and shape[1] in (3, None):
             self.preprocessing = _preprocessing(shape, runner.preprocessing, settings)
+        self._warm()
+
+    def _warm(self) -> None:
+        """Run the model on one input of zeros, if its shape is known: the first run is slow."""
+        n, image = self.wrapped.runner.fixed_batch or 1, self.preprocessing
+        zeros = {}
+        for name, node in self.inputs.items():
+            shape = [3, image.size, image.size] if image else node.shape[1:]
+            # A size that is not known raises a TypeError; zeros may be impossible inputs, too.
+            with contextlib.suppress(TypeError):
+                zeros[name] = np.zeros((n, *shape), node.dtype)
+        with contextlib.suppress(NescioError):
+            self.wrapped.outputs(zeros, batch_size=n)
 
     def describe(self) -> ModelDescription:
         """Return what a client must send."""
@@ -176,16 +190,18 @@ def _typed(array: Array, expected: ModelInput) -> Array:
     )
     if not fits:
         shape = ["any" if size is None else size for size in expected.shape]
+        is_one = array.size and array.ndim == len(shape) - 1
+        advice = " Put one sample into a list, too: [SAMPLE]." if is_one else ""
         raise InputError(
-            f"input {expected.name!r} must have shape {shape}, got {list(array.shape)}."
+            f"input {expected.name!r} must have shape {shape}, got {list(array.shape)}.{advice}"
         )
     dtype = np.dtype(expected.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         typed = array.astype(dtype, copy=False)
     if dtype.kind != "f" and not np.array_equal(typed, array):
-        raise InputError(
-            f"input {expected.name!r} must be {dtype}; it has fractions or numbers out of range."
-        )
+        place = tuple(np.argwhere(typed != array)[0])
+        value = "null (NaN)" if array[place] != array[place] else f"{array[place]:.17g}"
+        raise InputError(f"input {expected.name!r} must be {dtype}; {place_of(place)} is {value}.")
     return typed
 
 

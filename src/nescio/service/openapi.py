@@ -35,6 +35,10 @@ _BINARY = {"type": "string", "format": "binary"}
 JsonNumber = float | Literal["-inf"] | None  # JSON has no NaN and no infinity
 # Numbers in nested lists, which are decoded by hand.
 JsonArray = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {}})]
+RowGroups = Annotated[
+    list[str] | None,
+    Meta(description="The group of each row, if the detector was calibrated by your groups."),
+]
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):
@@ -52,6 +56,10 @@ class PredictQuery(Struct, forbid_unknown_fields=True):
         str | None,
         Meta(description="The group of all rows, if the detector was calibrated by your groups."),
     ] = None
+    watch: Annotated[
+        bool,
+        Meta(description="false: neither the monitor nor the metrics of inputs count the rows."),
+    ] = True
 
 
 class ScoreQuery(PredictQuery, forbid_unknown_fields=True):
@@ -81,10 +89,7 @@ class ScoreBody(Struct, forbid_unknown_fields=True):
     logits: list[list[JsonNumber]]
     features: list[list[JsonNumber]] | None = None
     ids: list[str] | None = None
-    groups: Annotated[
-        list[str] | None,
-        Meta(description="The group of each row, if the detector was calibrated by your groups."),
-    ] = None
+    groups: RowGroups = None
     label_names: list[str] | None = None
     arrays: dict[str, list[list[JsonNumber]]] | None = None
 
@@ -103,6 +108,8 @@ class PredictBody(Struct, forbid_unknown_fields=True):
             extra_json_schema={"minItems": 1},  # too many are 413, like too many rows
         ),
     ] = UNSET
+    ids: list[str] | None = None
+    groups: RowGroups = None
 
 
 class AcknowledgeBody(Struct, forbid_unknown_fields=True):
@@ -358,7 +365,7 @@ def make_document() -> bytes:
     number = msgspec.json.schema(JsonNumber)
     meaning = 'A number, "-inf" for a masked label, or null for a missing value (NaN).'
     components["JsonNumber"] = {"description": meaning, **number}
-    components["PredictBody"] |= {"minProperties": 1, "maxProperties": 1}
+    components["PredictBody"]["minProperties"] = 1  # of oneOf, generators make no class
     for component in components.values():
         component["description"] = component.get("description", "").partition("\n")[0]
         for field in component.get("properties", {}).values():

@@ -6,6 +6,7 @@ Every limit on a request is checked by `RequestLimits`; `Settings` holds those t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import re
@@ -28,7 +29,7 @@ from nescio._io.tables import GROUP
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio._validation import ENOUGH_VALUES, Array, check_logits
 from nescio.detectors.verdicts import Assessment
-from nescio.errors import FileFormatError, InputError, ProbabilitiesError
+from nescio.errors import FileFormatError, InputError, ProbabilitiesError, counted
 from nescio.outputs import Outputs
 from nescio.outputs.files import parse_tensors
 from nescio.scores import label_prob, logits_from_probs
@@ -79,8 +80,10 @@ class Request:
 
     def query(self) -> dict[str, str]:
         """Return the query of the address by name."""
-        query = self.scope["query_string"].decode("latin-1")
-        return dict(parse_qsl(query, keep_blank_values=True)) if query else {}
+        pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if len(query := dict(pairs)) < len(pairs):
+            raise HTTPException(422, "send each parameter of the address once.")
+        return query
 
     @property
     def media_type(self) -> str:
@@ -92,7 +95,10 @@ class Request:
         kind = self.media_type
         if kind not in allowed:
             names, got = ", ".join(sorted(allowed)), repr(kind[:60]) if kind else "none"
-            raise HTTPException(415, f"the header Content-Type must be one of {names}; got {got}.")
+            is_form = kind.startswith("multipart/")
+            advice = " Send the file itself, not a form (curl --data-binary)." if is_form else ""
+            detail = f"the header Content-Type must be one of {names}; got {got}.{advice}"
+            raise HTTPException(415, detail)
         return kind
 
     def accepted_format(self) -> str:
@@ -269,7 +275,12 @@ def decode_outputs(
     """Return the outputs in a body of JSON or safetensors; `from_probs` is that of detectors."""
     outputs = _tensor_outputs(data) if kind == SAFETENSORS else _json_outputs(data)
     if from_probs:
-        return replace(outputs, logits=logits_from_probs(outputs.logits))
+        probs = outputs.logits
+        try:
+            return replace(outputs, logits=logits_from_probs(probs))
+        except InputError as error:
+            place = np.argwhere((probs < 0) | (probs > 1))[0]
+            raise InputError(f"{error.reason} The first is in {place_of(place)}.") from error
     if from_probs is None:
         try:
             check(outputs.logits)
@@ -304,23 +315,23 @@ def _json_outputs(data: bytes) -> Outputs:
     return Outputs(
         _matrix("logits", body.logits),
         features=None if body.features is None else _matrix("features", body.features),
-        ids=body.ids,
         label_names=body.label_names,
-        kept={} if body.groups is None else {GROUP: np.array(body.groups, dtype=np.str_)},
         arrays={name: _matrix(name, rows) for name, rows in (body.arrays or {}).items()},
+        **_of_rows(body),
     )
 
 
-def decode_inputs(kind: str, data: bytes) -> dict[str, Array] | list[str]:
-    """Return the inputs of a model by name, or texts, from a body of JSON or safetensors."""
+def decode_inputs(kind: str, data: bytes) -> tuple[dict[str, Array] | list[str], dict[str, Any]]:
+    """Return the inputs of a model by name, or texts, and of JSON also the ids and groups."""
     if kind == SAFETENSORS:
-        return _decode_tensors(data)[0]
+        return _decode_tensors(data)[0], {}
     body: PredictBody = decode_json(data, PredictBody)
     if (body.inputs is UNSET) == (body.texts is UNSET):
         raise InputError('send either the inputs of the model by name, "inputs", or "texts".')
     if body.inputs is not UNSET:
         _check_arrays(body.inputs)
-        return {name: _nested(name, value) for name, value in body.inputs.items()}
+        inputs = {name: _nested(name, value) for name, value in body.inputs.items()}
+        return inputs, _of_rows(body)
     texts = body.texts or []
     _check_rows(len(texts), MAX_TEXTS)
     n_characters = sum(map(len, texts))  # tokens take 100 times the memory of characters
@@ -329,7 +340,13 @@ def decode_inputs(kind: str, data: bytes) -> dict[str, Array] | list[str]:
             f"the texts have {n_characters:,} characters; {MAX_CHARACTERS:,} are allowed. Send "
             "them in several requests."
         )
-    return texts
+    return texts, _of_rows(body)
+
+
+def _of_rows(body: ScoreBody | PredictBody) -> dict[str, Any]:
+    """Return ids and groups as arguments of `Outputs`."""
+    groups = {} if body.groups is None else {GROUP: np.array(body.groups, dtype=np.str_)}
+    return {"ids": body.ids, "kept": groups}
 
 
 def _decode_tensors(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -354,12 +371,18 @@ def decode_json(data: bytes, kind: Any) -> Any:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FileFormatError(
-            f"{_BODY} is not valid JSON for this path: {error}.{_hint(str(error), data)}"
+            f"{_BODY} is not valid JSON for this path: {error}.{_hint(str(error), data, kind)}"
         ) from error
 
 
-def _hint(error: str, data: bytes) -> str:
+def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
     """Return what to do about the usual mistakes."""
+    if "unknown field" in error:
+        field = error.split("`")[1]
+        other = {ScoreBody: "/v1/score", PredictBody: "/v1/predict"}.items()
+        paths = [path for body, path in other if field in body.__struct_fields__]
+        advice = f" To send {field}, use {paths[0]}." if paths else ""
+        return f" Its fields: {', '.join(kind.__struct_fields__)}.{advice}"
     if "invalid character" in error and (b"NaN" in data or b"Infinity" in data):
         return ' JSON has no NaN and no infinity: send null for NaN, and "-inf" for a masked label.'
     if error.startswith("Expected `array`, got") and re.search(r"`\$\.\w+\[(\d+|\.\.\.)\]`", error):
@@ -374,25 +397,43 @@ def _hint(error: str, data: bytes) -> str:
 
 
 def _matrix(name: str, rows: list[list[Any]]) -> NDArray[np.float64]:
-    lengths = set(map(len, rows))
-    if len(lengths) != 1:
-        got = f"rows of {min(lengths)} to {max(lengths)} numbers" if lengths else "no rows"
-        raise InputError(f"{name} must have one or more rows of the same length, got {got}.")
+    if len(set(map(len, rows))) != 1:
+        fault = _fault(rows, rows) or "got no rows"
+        raise InputError(f"{name} must have one or more rows of the same length: {fault}.")
     return np.array(rows, dtype=np.float64)
 
 
 def _nested(name: str, value: msgspec.Raw) -> Array:
-    """Return nested lists of numbers as an array; integers stay integers."""
-    what = f"input {name[:40]!r} must be a regular array of numbers"
-    if b'"' in bytes(value):  # NumPy would store every string at the length of the longest
-        raise InputError(f"{what}, got text.")
-    try:
-        array = np.array(msgspec.json.decode(value))
-    except (ValueError, RecursionError, OverflowError) as error:
-        raise InputError(f"{what}.") from error
-    if array.dtype.kind not in "ifub":
-        raise InputError(f"{what}, got {array.dtype}.")
-    return array
+    """Return nested lists of numbers as an array; integers stay integers, and null is NaN."""
+    fault = "they are nested too deeply"
+    with contextlib.suppress(RecursionError):
+        cells = msgspec.json.decode(value)
+        # NumPy would store every string at the length of the longest.
+        if b'"' not in bytes(value):
+            with contextlib.suppress(ValueError, TypeError, OverflowError):
+                array = np.array(cells)
+                return array if array.dtype.kind in "ifub" else np.array(cells, np.float64)
+        fault = _fault(cells, cells) or "a number is too large"
+    raise InputError(f"input {name[:40]!r} must be a regular array of numbers: {fault}.")
+
+
+def _fault(cells: Any, first: Any, *place: int) -> str:
+    """Return what in nested lists is no number, or not as long as the first; "" if nothing."""
+    if isinstance(cells, list) and isinstance(first, list):
+        if len(cells) != len(first):
+            return f"{place_of(place)} has {counted(len(cells), 'number')}, expected {len(first):,}"
+        return next(filter(None, (_fault(c, first[0], *place, n) for n, c in enumerate(cells))), "")
+    if isinstance(cells, int | float | None) and not isinstance(first, list):
+        return ""
+    kinds: dict[Any, str] = {str: "text", dict: "an object", list: "a list"}
+    return f"{place_of(place)} is {kinds.get(type(cells), 'no list')}"
+
+
+def place_of(place: Sequence[int]) -> str:
+    """Return a position in an array in words."""
+    words = zip(("row", "column"), place[:2], strict=False)
+    deeper = "".join(f"[{at}]" for at in place[2:])
+    return ", ".join(f"{word} {at}" for word, at in words) + deeper or "it"
 
 
 # --- answers ------------------------------------------------------------------------------------

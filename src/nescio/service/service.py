@@ -66,7 +66,7 @@ class Engine:
     A reload makes another one. A `NescioError` says what is wrong with the files.
     """
 
-    def __init__(self, settings: Settings, reloading: bool = False) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, reloading: bool = False) -> None:
         self.detector = load(settings.detector)
         self.calibration: Calibration = self.detector.calibration_
         # The answer says so: the group of such a row is "all".
@@ -78,8 +78,9 @@ class Engine:
             self.label_names = self.model.wrapped.label_names
         self.n_labels = self._count_labels()
         names = self.label_names or tuple(map(str, range(self.n_labels or 0)))
-        monitor = stored_monitor(self.detector, settings.alpha, settings.monitor_state, reloading)
-        self.traffic = Traffic(self.detector, names, monitor, settings.monitor_state)
+        state = None if reloading else settings.monitor_state
+        monitor = stored_monitor(self.detector, settings.alpha, state)
+        self.traffic = Traffic(self.detector, names, monitor, settings.monitor_state, metrics)
         self.description = msgspec.json.encode(self._describe(settings))
 
     def run_model(self, works: Sequence[Mapping[str, Array]]) -> list[Outputs]:
@@ -93,13 +94,19 @@ class Engine:
         return [outputs[end - n_rows(work) : end] for work, end in zip(works, ends, strict=True)]
 
     def score(self, parts: Sequence[Outputs]) -> list[BatchResult]:
-        """Return the verdicts on outputs of one kind."""
+        """Return the verdicts on outputs of one kind, which are traffic."""
+        return self.score_unwatched(parts, self.traffic.record)
+
+    def score_unwatched(
+        self, parts: Sequence[Outputs], record: Callable[..., object] = lambda *_: None
+    ) -> list[BatchResult]:
+        """Return the verdicts on outputs of one kind, which are not counted."""
         whole = self.assess(parts[0] if len(parts) == 1 else Outputs.concat(parts))
         try:
             # On the event loop, the answer is sent first.
-            asyncio.get_running_loop().call_soon(self.traffic.record, *whole)
+            asyncio.get_running_loop().call_soon(record, *whole)
         except RuntimeError:  # in a worker thread
-            self.traffic.record(*whole)
+            record(*whole)
         if len(parts) == 1:
             return [BatchResult(parts[0], whole.assessment)]
         ends = itertools.accumulate(map(len, parts))
@@ -136,7 +143,7 @@ class Engine:
             names = listed(list(self.calibration.thresholds)[:-1])
             raise InputError(
                 f"the detector was calibrated by group ({names}). Send the group of all rows as "
-                "?group=NAME or, to /v1/score, one per row as groups."
+                "?group=NAME or, in a JSON body, one per row as groups."
             )
         if by_row:
             return outputs
@@ -226,7 +233,7 @@ class Service:
             self._files.enter_context(exclusive(settings.monitor_state, "state file"))
         self.limits = RequestLimits(settings)
         self.metrics = Metrics(self.limits)
-        self.engine = Engine(settings)
+        self.engine = Engine(settings, self.metrics)
         self.metrics.registry.register(self.engine.traffic)
 
     async def start(self) -> None:
@@ -236,6 +243,8 @@ class Service:
         # Images have threads of their own, so that slow ones do not delay anything else.
         self._decoding = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decoding")
         self.decoders = Decoders(self.settings.max_pixels)
+        if self.engine.model is not None and self.engine.model.preprocessing is not None:
+            await self.decoding(self.decoders.warm)  # or the first image waits for it
         self.scoring = Batcher(_BATCH_VALUES)
         self.predicting = Batcher(WORK_AT_ONCE)
         self._reloading = asyncio.Lock()
@@ -258,7 +267,7 @@ class Service:
         """Read the files again. If that fails, the previous detector and model stay in use."""
         async with self._reloading:
             try:
-                engine = await self.in_thread(Engine, self.settings, True)
+                engine = await self.in_thread(Engine, self.settings, self.metrics, True)
             except (NescioError, OSError) as error:
                 self.metrics.reloads.labels("failed").inc()
                 logger.error("reload failed", extra={"reason": str(error)})
@@ -272,6 +281,8 @@ class Service:
             else:
                 engine.traffic = old.traffic
             self.engine = engine
+            if changed:
+                await self.in_thread(self._logged, engine.traffic.follow, old.traffic)
             self.metrics.reloads.labels("done").inc()
             logger.info("reloaded", extra={"changed": changed})
             return engine
@@ -284,12 +295,16 @@ class Service:
         return record
 
     def _watch(self, save: bool) -> None:
-        """Show the monitor the requests since the previous call, and save its state if asked."""
+        """Show the monitor the requests since the previous call; save an alarm, or if asked."""
+        traffic = self.engine.traffic
+        self._logged(traffic.watch)
+        if save or traffic.has_new_alarm:
+            self._logged(traffic.save)
+
+    def _logged(self, work: Callable[..., object], *arguments: object) -> None:
         try:
-            self.engine.traffic.watch()
-            if save:
-                self.engine.traffic.save()
-        except Exception:  # it must be logged, and must not end the task
+            work(*arguments)
+        except Exception:  # it must not end the task, or fail a reload
             logger.exception("the monitor failed, or its state was not saved")
 
     async def _watch_traffic(self) -> None:
@@ -319,10 +334,10 @@ class Service:
         # Whether the head explains the logits is checked on each part; the first one counts.
         return Outputs.concat([replace(part, head=parts[0].head) for part in parts])
 
-    async def verdicts(self, engine: Engine, outputs: Outputs) -> BatchResult:
+    async def verdicts(self, engine: Engine, outputs: Outputs, watch: bool) -> BatchResult:
         """Return the verdicts on outputs, which may be scored with those of other requests."""
-        size = outputs.logits.size
-        return await self.scoring.submit(engine.score, outputs, size=size, kind=kind_of)
+        run = engine.score if watch else engine.score_unwatched
+        return await self.scoring.submit(run, outputs, size=outputs.logits.size, kind=kind_of)
 
     async def in_thread(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that would block the event loop."""

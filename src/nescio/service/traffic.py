@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -57,9 +58,11 @@ class Metrics:
         self._limits = limits
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        self._requests = Counter(
-            "nescio_requests", "Requests answered.", ("path", "status"), registry=self.registry
-        )
+        new = functools.partial(Counter, registry=self.registry)
+        self.samples = new("nescio_samples", "Inputs scored.")
+        self.flagged = new("nescio_flagged", "Inputs flagged.")
+        self.watched = new("nescio_watched", "Inputs that the monitor has seen.")
+        self._requests = new("nescio_requests", "Requests answered.", ("path", "status"))
         self._seconds = Histogram(
             "nescio_request_seconds",
             "Time from the headers of a request to the end of its answer.",
@@ -67,12 +70,8 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._rejected = Counter(
-            "nescio_rejected", "Requests rejected with 503.", registry=self.registry
-        )
-        self.reloads = Counter(
-            "nescio_reloads", "Reloads of the detector.", ("result",), registry=self.registry
-        )
+        self._rejected = new("nescio_rejected", "Requests rejected with 503.")
+        self.reloads = new("nescio_reloads", "Reloads of the detector.", ("result",))
         # From 0: Prometheus sees no increase if a counter appears together with its first event.
         for result in ("done", "failed"):
             self.reloads.labels(result)
@@ -109,16 +108,23 @@ class Metrics:
 
 
 class Traffic:
-    """What one detector has scored: counts of all rows, the latest scores, and the monitor.
+    """What one detector has scored: its scores, the latest p-values, and the monitor.
 
     `names` are the label names, or their positions; empty if the number of labels is not known.
     """
 
     def __init__(
-        self, detector: Detector, names: Sequence[str], monitor: Monitor, state: Path | None
+        self,
+        detector: Detector,
+        names: Sequence[str],
+        monitor: Monitor,
+        state: Path | None,
+        metrics: Metrics,
     ) -> None:
         self.monitor = monitor
         self.n_watched = 0
+        self.has_new_alarm = False  # that is not saved yet
+        self._metrics = metrics
         self._state = state
         self._names = names
         # One for all groups: the largest share that a calibrated detector flags of its own data.
@@ -129,7 +135,6 @@ class Traffic:
         self._counting = threading.Lock()  # for everything that `record` changes
         self._counts = np.zeros(len(self._bounds) + 1, dtype=np.int64)
         self._sum = 0.0
-        self._flagged = 0
         self._fired = np.zeros(len(names), dtype=np.int64)
         self._noted: list[tuple[float, Assessment]] = []  # with the times of the answers
         self._n_free = _MOST_FREE
@@ -143,7 +148,8 @@ class Traffic:
         total = float(scores.sum())
         if not np.isfinite(total):
             total = float(scores[np.isfinite(scores)].sum())
-        n_inside = np.count_nonzero(assessment.in_distribution)
+        self._metrics.samples.inc(n_rows)
+        self._metrics.flagged.inc(n_rows - int(assessment.in_distribution.sum()))
         # A product takes a third of the time of a sum. It is exact: a request has fewer rows than
         # the 2**24 whole numbers that float32 can hold.
         fired = np.ones(n_rows, np.float32) @ (logits > 0).astype(np.float32)
@@ -151,7 +157,6 @@ class Traffic:
             self._counts[:-1] += up_to
             self._counts[-1] += n_rows
             self._sum += total
-            self._flagged += n_rows - int(n_inside)
             if self._names:
                 self._fired += fired.astype(np.int64)
             n_kept = min(n_rows, self._n_free // 2)
@@ -179,8 +184,10 @@ class Traffic:
             was_alarmed = self.monitor.alarm
             self.monitor.update(assessment, times=texts)
             if self.monitor.alarm and not was_alarmed:
+                self.has_new_alarm = True
                 logger.warning("alarm", extra={"reason": self.monitor.summary().partition("\n")[0]})
             self.n_watched += len(assessment)
+            self._metrics.watched.inc(len(assessment))
             p_values, inside = assessment.p_values.tolist(), assessment.in_distribution.tolist()
             self._recent.extend(zip(times, p_values, inside, strict=True))
 
@@ -191,9 +198,10 @@ class Traffic:
             monitor = msgspec.convert(self.monitor.as_dict(), MonitorReport)
             charts: list[ChartOf] | UnsetType = UNSET if width is UNSET else []
             report = TrafficReport(self.n_watched, monitor, stopping, charts)
-            if width is not UNSET and self._recent:
-                figures = [self._recent_p_values(width), *monitor_figures(self.monitor, width)]
-                report.charts = [ChartOf(*map(str, figure)) for figure in figures]
+            if width is not UNSET:
+                recent = [self._recent_p_values(width)] if self._recent else []
+                figures = monitor_figures(self.monitor, width) if self.monitor.n_samples else []
+                report.charts = [ChartOf(*map(str, figure)) for figure in recent + figures]
             return report
 
     def acknowledge(self, note: str) -> dict[str, Any]:
@@ -228,15 +236,7 @@ class Traffic:
     def collect(self) -> Iterator[Metric]:
         """Return the metrics; prometheus_client calls this."""
         with self._counting:
-            counts, total, flagged = self._counts.tolist(), self._sum, self._flagged
-            fired = self._fired.tolist()
-        n_samples = counts[-1]
-        for name, meaning, number in (
-            ("nescio_samples", "Inputs scored.", n_samples),
-            ("nescio_flagged", "Inputs flagged.", flagged),
-            ("nescio_watched", "Inputs that the monitor has seen.", self.n_watched),
-        ):
-            yield CounterMetricFamily(name, meaning, number)
+            counts, total, fired = self._counts.tolist(), self._sum, self._fired.tolist()
         evidence, alarm = self.monitor.log10_martingale, self.monitor.alarm
         for name, meaning, value in (
             ("nescio_flagged_share_allowed", "Expected share flagged: 1 - TPR.", self._allowed),
@@ -260,23 +260,45 @@ class Traffic:
 
     def save(self) -> None:
         """Save the state of the monitor, if the settings name a file for it."""
+        self.has_new_alarm = False
         if self._state is not None:
             with self._watching:
                 self.monitor.save(self._state, force=True)
 
+    def follow(self, old: Traffic) -> None:
+        """Go on from the traffic of another detector, whose monitor is closed and set aside."""
+        old.watch()
+        with self._watching, old._watching:
+            if self._names == old._names:
+                self._fired = old._fired
+            if old.monitor.alarm:
+                old.monitor.acknowledge("closed by a reload: another detector")
+            self.monitor.acknowledged = old.monitor.acknowledged
+            _log_new_monitor(self._state)
+            if self._state is not None:
+                old.monitor.save(_aside(self._state), force=True)
+                self.monitor.save(self._state, force=True)
 
-def stored_monitor(
-    detector: Detector, alpha: float, state: Path | None, reloading: bool = False
-) -> Monitor:
+
+def stored_monitor(detector: Detector, alpha: float, state: Path | None) -> Monitor:
     """Return the monitor saved in `state`, or a new one if there is none.
 
-    The state of a different detector is an error, except if `reloading`: the monitor then
-    starts from the beginning.
+    The state of a monitor for another detector is set aside.
     """
     try:
         return resume(detector, state, alpha=alpha)
-    except InputError as error:
-        if not reloading:
-            raise InputError(f"{error} Remove the file, or pass another one.") from error
-        logger.warning("the monitor starts from the beginning", extra={"reason": str(error)})
+    except InputError:
+        assert state is not None
+        os.replace(os.path.realpath(state), _aside(state))
+        _log_new_monitor(state)
         return Monitor(detector, alpha=alpha)
+
+
+def _aside(state: Path) -> str:
+    """Return where the state of a monitor for another detector is kept."""
+    return f"{os.path.realpath(state)}.old"
+
+
+def _log_new_monitor(state: Path | None) -> None:
+    facts = {"reason": "another detector", "old_state": None if state is None else _aside(state)}
+    logger.warning("the monitor starts anew", extra=facts)

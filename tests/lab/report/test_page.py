@@ -324,7 +324,7 @@ def test_the_plot_shows_the_incomplete_window_and_the_start_of_a_change(tmp_path
     assert "inputs 501 to 620" in text
     assert "(window incomplete)" in text
     assert "The last window is incomplete: it has 120 inputs." in text
-    assert f"changed at about input {monitor.change.since.number:,}" in text
+    assert f"change at {monitor.change.since.number:,}" in text
 
 
 def test_the_plot_shows_alarm_and_windows(tmp_path, rng):
@@ -336,7 +336,7 @@ def test_the_plot_shows_alarm_and_windows(tmp_path, rng):
     assert "<script" not in text
     assert "&lt;script" in text
     assert text.count('class="dot out"') == 3
-    assert f"alarm after {monitor.alarm_at:,} inputs" in text
+    assert f"noticed at {monitor.alarm_at:,}" in text
     [summary] = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
     assert summary.startswith("ALARM: since about input ")
     with pytest.raises(FileError, match="exists already"):

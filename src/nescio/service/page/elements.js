@@ -23,6 +23,13 @@ export function show(node, visible) {
   node.hidden = !visible;
 }
 
+// Shows what is wrong with a field, or nothing.
+export function complain(name, text) {
+  byId(`${name}-error`).textContent = text;
+  show(byId(`${name}-error`), Boolean(text));
+  byId(name).setAttribute("aria-invalid", String(Boolean(text)));
+}
+
 const whole = new Intl.NumberFormat("en");
 
 export const count = (n) => whole.format(n);

@@ -13,7 +13,7 @@ function introduce(detector) {
   const params = Object.entries(detector.params)
     .filter(([name]) => !["tpr", "nonfinite"].includes(name)) // every detector has these
     .filter(([, value]) => String(value) !== "") // such as the weights, if there are none
-    .map(([name, value]) => `${name}: ${String(value).replaceAll(",", ", ")}`);
+    .map(([name, value]) => `${name}: ${[value].flat().map((one) => one.detector ?? one).join(", ")}`);
   byId("name").textContent = detector.name;
   byId("params").textContent = [`checked by ${detector.detector}`, ...params].join(", ");
   byId("guarantee").textContent =

@@ -1,14 +1,17 @@
 // The live view, which is updated every two seconds while the page is visible.
 
 import { ask, parseSvg } from "./api.js";
-import { byId, chartWidth, legend, make, plural, show } from "./elements.js";
+import { byId, chartWidth, complain, legend, make, plural } from "./elements.js";
 
 const PAUSE = 2_000; // milliseconds
 const LONGEST_PAUSE = 30_000;
 
+const form = byId("acknowledge"); // only an alarm shows it
+form.remove();
+
 // Shows the traffic until `stop` is called. `changed` is called if the detector may have changed.
 export function watch({ failed, changed }) {
-  let [timer, pause, seen, alive] = [0, PAUSE, -1, true];
+  let [timer, pause, seen, drawn, alive] = [0, PAUSE, 0, "", true];
 
   async function look() {
     clearTimeout(timer);
@@ -20,8 +23,13 @@ export function watch({ failed, changed }) {
       pause = PAUSE;
       if (traffic.stopping) say("bad", "The service is about to stop.");
       else say("good", "Live: updated every two seconds.");
-      if (traffic.n_watched !== seen) byId("traffic").replaceChildren(...view(traffic));
-      show(byId("acknowledge"), traffic.monitor.alarm);
+      const { n_samples, alarm, acknowledged } = traffic.monitor;
+      const state = [traffic.n_watched, n_samples, acknowledged.length].join();
+      // Whoever writes a note is not interrupted.
+      if (state !== drawn && !(alarm && form.contains(document.activeElement))) {
+        byId("traffic").replaceChildren(...view(traffic));
+        drawn = state;
+      }
       seen = traffic.n_watched;
       if (another) changed();
     } catch (error) {
@@ -35,18 +43,21 @@ export function watch({ failed, changed }) {
 
   async function acknowledge(event) {
     event.preventDefault();
-    const body = JSON.stringify({ note: byId("note").value.trim() });
+    const note = byId("note").value.trim();
+    complain("note", note ? "" : "Write who, and what was done.");
+    if (!note) return;
+    const body = JSON.stringify({ note });
     try {
       await ask("/v1/acknowledge", { method: "POST", body, type: "application/json" });
-      byId("note").value = "";
-      seen = -1; // the next look shows it
+      form.reset();
+      look();
     } catch (error) {
       say("bad", failed(error));
     }
   }
 
   document.addEventListener("visibilitychange", look);
-  byId("acknowledge").onsubmit = acknowledge;
+  form.onsubmit = acknowledge;
   look();
   return {
     stop() {
@@ -65,22 +76,17 @@ function say(state, text) {
 
 function view({ monitor, charts }) {
   if (!charts.length) {
-    const text = "No traffic yet. The p-values of all requests appear here,";
-    return [make("p.waiting", `${text} including those of this page.`), ...acknowledged(monitor)];
+    const text = "No traffic yet. The p-values of requests appear here, but not of what you try above.";
+    return [make("p.waiting", text), ...acknowledged(monitor)];
   }
-  const [recent, ...others] = charts;
-  return [
-    ...state(monitor),
-    ...acknowledged(monitor),
-    make("figure",
-      make("h3", `${recent.title} `, make("span", recent.text)),
-      parseSvg(recent.svg),
-      legend([["dot", "in-distribution"], ["cross", "flagged"], ["dash", "limit"]]),
-    ),
-    ...others.map(({ title, text, svg }) =>
-      make("figure", make("h3", title), parseSvg(svg), make("figcaption", text)),
-    ),
-  ];
+  return [...state(monitor), ...acknowledged(monitor), ...charts.map(figure)];
+}
+
+function figure({ title, text, svg }) {
+  if (title !== "p-values")
+    return make("figure", make("h3", title), parseSvg(svg), make("figcaption", text));
+  const keys = legend([["dot", "in-distribution"], ["cross", "flagged"], ["dash", "limit"]]);
+  return make("figure", make("h3", `${title} `, make("span", text)), parseSvg(svg), keys);
 }
 
 // --- the monitor ---
@@ -89,13 +95,18 @@ function view({ monitor, charts }) {
 // line states the evidence, and indented lines are details of the line before them.
 function state(monitor) {
   const [headline, ...lines] = monitor.summary.split("\n");
+  if (!monitor.n_samples)
+    return [make("div.monitor.idle", make("p.word", headline), lines.map((line) => make("p", line)))];
   const evidence = lines.pop();
   return [
     make("div", { class: `monitor ${monitor.alarm ? "out" : "in"}` },
       make("p.word", `${monitor.alarm ? "✗" : "✓"} ${headline}`),
-      ...lines.map((line) => make(line.startsWith(" ") ? "p.detail" : "p", line.trim())),
+      lines.flatMap((line) => [
+        make(line.startsWith(" ") ? "p.detail" : "p", line.trim()),
+        line.startsWith("What to do") ? form : null,
+      ]),
       meter(monitor.log10_martingale, -Math.log10(monitor.alpha)),
-      evidence === undefined ? null : make("p.aside", evidence),
+      make("p.aside", evidence),
     ),
   ];
 }

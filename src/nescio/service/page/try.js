@@ -1,13 +1,14 @@
 // Send texts, images and logits that the user enters, and show their verdicts.
 
 import { ask } from "./api.js";
-import { byId, count, plural, show } from "./elements.js";
+import { byId, complain, count, plural, show } from "./elements.js";
 import { showTrouble, showVerdicts, showWaiting } from "./verdict.js";
 
 const MOST_EXPLAINED = 100; // rows; the maximum of the service
 const MOST_IMAGES = 50;
 
 let detector = null;
+let table = null; // the input of a model that takes rows of numbers
 let failed = null;
 let latest = 0; // the number of the latest request; late answers to older ones are dropped
 
@@ -15,31 +16,47 @@ export function prepare(described, onError) {
   [detector, failed] = [described, onError];
   const takesImages = Boolean(detector.model?.preprocessing);
   const texts = detector.model?.texts;
+  const [input, ...more] = detector.model?.inputs ?? [];
+  const isTable = input?.shape.length === 2 && input.dtype.startsWith("float") && !more.length;
+  table = isTable ? input : null;
   byId("input-title").textContent = texts ? "A text" : takesImages ? "An image" : "";
   byId("text-hint").textContent =
     texts && `The model reads up to ${count(texts.max_tokens)} tokens of it.`;
   show(byId("text-form"), Boolean(texts));
   show(byId("images"), takesImages);
-  show(byId("no-images"), !takesImages && !texts);
+  show(byId("no-images"), !takesImages && !texts && !table);
   byId("no-images").textContent = detector.model
     ? "The model takes numbers. Paste its inputs below, as JSON: " +
       `{"inputs": {"${detector.model.inputs[0].name}": [[…], […]]}}.`
     : "This service has no model: give it the outputs of yours.";
+  byId("logits").labels[0].textContent = table ? "Inputs of the model" : "Logits";
   byId("logits-hint").textContent = hint();
   const groups = detector.by === "custom" ? Object.keys(detector.threshold) : [];
   byId("group").replaceChildren(...groups.map((name) => new Option(name)));
   show(byId("group-field"), groups.length > 0);
 }
 
-function address(path, explain) {
-  const query = new URLSearchParams(explain ? { explain: true } : {});
+function post(path, explain, body, type = "application/json") {
+  const query = new URLSearchParams({ watch: false, explain }); // what is tried is no traffic
   if (detector.by === "custom") query.set("group", byId("group").value);
-  return `${path}?${query}`;
+  return ask(`${path}?${query}`, { method: "POST", body, type });
 }
 
 const readsOnlyLogits = () => detector.scores_from.join() === "logits";
 
+// How many numbers a row must have, if the page knows it.
+function width() {
+  if (table) return table.shape[1];
+  return readsOnlyLogits() ? detector.n_columns.logits : null;
+}
+
 function hint() {
+  if (table)
+    return (
+      `${width() === null ? "Numbers" : plural(width(), "number")} per row, in the order of the ` +
+      "columns in training. Separate them with commas, spaces or tabs. Use one line per input. " +
+      "nan is a missing value. The JSON body of a request can have logits instead."
+    );
   if (!readsOnlyLogits())
     return (
       `This detector needs ${detector.scores_from.join(" and ")}. Paste the JSON body of a ` +
@@ -55,23 +72,24 @@ function hint() {
 // --- logits ---
 
 // Returns the body of a request, or throws an error that says what is wrong with the text.
-export function parse(text, nLabels) {
+function parse(text) {
   const trimmed = text.trim();
-  if (!trimmed) throw new SyntaxError("Paste a row of logits first.");
+  if (!trimmed) throw new SyntaxError(`Paste a row of ${table ? "numbers" : "logits"} first.`);
   if (trimmed.startsWith("{")) return parseObject(trimmed);
   let rows = lines(trimmed);
   // NumPy prints a long row on several lines.
-  if (rows.length > 1 && rows.flat().length === nLabels) rows = [rows.flat()];
+  if (rows.length > 1 && rows.flat().length === width()) rows = [rows.flat()];
   const nameOf = (at) => (rows.length > 1 ? `Row ${count(at + 1)}` : "The row");
-  rows.forEach((row, at) => check(row, nameOf(at), nLabels));
-  return { logits: rows.map((row) => row.map(cell)) };
+  rows.forEach((row, at) => check(row, nameOf(at)));
+  const numbers = rows.map((row) => row.map(cell));
+  return table ? { inputs: { [table.name]: numbers } } : { logits: numbers };
 }
 
 // Returns a number as the service takes it: "-inf" is a masked label, and null is NaN. Returns
 // undefined if the word is none of these.
 function cell(word) {
   const plain = word.replaceAll('"', "").toLowerCase();
-  if (plain === "-inf" || plain === "-infinity") return "-inf";
+  if (plain === "-inf" || plain === "-infinity") return table ? undefined : "-inf";
   if (plain === "nan" || plain === "null") return null;
   return Number.isFinite(Number(word)) ? Number(word) : undefined;
 }
@@ -93,14 +111,15 @@ function lines(text) {
     .filter((row) => row.length);
 }
 
-function check(row, name, nLabels) {
+function check(row, name) {
   const wrong = row.find((word) => cell(word) === undefined);
   if (wrong !== undefined)
     throw new SyntaxError(`${name}: “${wrong.slice(0, 40)}” is not a number.`);
-  if (nLabels !== null && row.length !== nLabels)
+  const [who, what] = table ? ["model", "column"] : ["detector", "label"];
+  if (width() !== null && row.length !== width())
     throw new SyntaxError(
-      `${name} has ${plural(row.length, "number")}; the detector needs ${count(nLabels)}, ` +
-        "one per label.",
+      `${name} has ${plural(row.length, "number")}; the ${who} needs ${count(width())}, ` +
+        `one per ${what}.`,
     );
 }
 
@@ -108,31 +127,21 @@ function scoreLogits() {
   let body;
   complain("logits", "");
   try {
-    body = parse(byId("logits").value, readsOnlyLogits() ? detector.n_columns.logits : null);
+    body = parse(byId("logits").value);
   } catch (error) {
     complain("logits", error.message);
     showTrouble("No verdict: see what is wrong with the input.");
     return;
   }
   const rows = Array.isArray(body.logits) ? body.logits : [];
-  const explain = detector.explains && rows.length <= MOST_EXPLAINED;
+  const [sent] = [body.logits, ...Object.values(body.inputs ?? {})].filter(Array.isArray);
+  const explain = detector.explains && !(sent?.length > MOST_EXPLAINED);
   const path = body.inputs ? "/v1/predict" : "/v1/score";
   answer(async () => {
-    const found = await ask(address(path, explain), {
-      method: "POST",
-      body: JSON.stringify(body),
-      type: "application/json",
-    });
+    const found = await post(path, explain, JSON.stringify(body));
     const nameOf = (at) => body.ids?.[at] ?? `Row ${count(at + 1)}`;
     return { rows: rowsOf({ logits: rows, ...found }, nameOf), problems: [] };
   });
-}
-
-// Shows what is wrong with the text of a field, or nothing.
-function complain(field, text) {
-  byId(`${field}-error`).textContent = text;
-  show(byId(`${field}-error`), Boolean(text));
-  byId(field).setAttribute("aria-invalid", String(Boolean(text)));
 }
 
 // --- texts ---
@@ -145,11 +154,7 @@ function predictText() {
     return;
   }
   answer(async () => {
-    const found = await ask(address("/v1/predict", detector.explains), {
-      method: "POST",
-      body: JSON.stringify({ texts: [text] }),
-      type: "application/json",
-    });
+    const found = await post("/v1/predict", detector.explains, JSON.stringify({ texts: [text] }));
     return { rows: rowsOf(found, () => "Text"), problems: [] };
   });
 }
@@ -157,11 +162,8 @@ function predictText() {
 // --- images ---
 
 async function predictImage(file) {
-  const found = await ask(address("/v1/predict", detector.explains), {
-    method: "POST",
-    body: file,
-    type: file.type || "application/octet-stream",
-  });
+  const type = file.type || "application/octet-stream";
+  const found = await post("/v1/predict", detector.explains, file, type);
   return rowsOf(found, () => file.name || "Image", URL.createObjectURL(file));
 }
 

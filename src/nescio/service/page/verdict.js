@@ -138,10 +138,12 @@ function parts({ inside, explanation }) {
   if (!first) return [];
   const near = first.nearest.length ? `Nearest training samples: ${first.nearest.join(", ")}.` : "";
   const words = `No: this is ${percent(first.share ?? 1)} of the evidence.`;
+  const isLowest = explanation.parts.every((part) => !(part.p_value < first.p_value));
+  const weights = isLowest ? "" : " Evidence is weight / p-value, and the weights differ.";
   return [
     make("figure",
       make("h3", inside ? "What was checked " : "What decided ", make("span", "share of the evidence, p-value")),
-      inside ? null : make("p", make("b", asks(first)), ` ${words} ${first.summary || near}`),
+      inside ? null : make("p", make("b", asks(first)), ` ${words} ${first.summary || near}${weights}`),
       make("ol.bars.parts", explanation.parts.map(partBar)),
     ),
   ];
