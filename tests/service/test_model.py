@@ -360,3 +360,34 @@ def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
     assert answer.json()["predicted"] == [NAMES]
     monkeypatch.undo()
     assert service.post("/v1/predict", **picture).json()["predicted"] == [["0", "1", "2", "3"]]
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
+def test_the_columns_of_a_table_are_sent_and_explained_by_name(client, tmp_path):
+    pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("skl2onnx")
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multioutput import MultiOutputClassifier
+
+    names = ["age", "pressure", "height"]
+    values = np.random.default_rng(0).normal([50, 120, 170], [15, 10, 9], (900, 3))
+    table, labels = pandas.DataFrame(values, columns=names), values[:, :2] > [60, 125]
+    model = MultiOutputClassifier(LogisticRegression()).fit(table[:400], labels[:400])
+    guarded = ns.wrap(model).fit(table[:400], labels[:400]).calibrate(table[400:])
+    guarded.save(tmp_path / "t.nescio")
+    ns.export_onnx(guarded, tmp_path / "t.onnx", samples=table[:20])
+    service = client(tmp_path / "t.nescio", model=tmp_path / "t.onnx")
+    assert service.get("/v1/detector").json()["model"]["columns"] == names
+    by_name = {"height": [171.0, 169.0], "age": [44.0, 47.0], "pressure": [118.0, 400.0]}
+
+    def predict(inputs):
+        return service.post("/v1/predict?explain=true", json={"inputs": inputs})
+
+    answer = predict(by_name).json()
+    assert answer["in_distribution"] == [True, False]
+    assert "pressure = 400 (usually" in str(answer["explanation"][1])
+    rows = [[44.0, 118.0, 171.0], [47.0, 400.0, 169.0]]
+    assert predict({"input": rows}).json()["score"] == answer["score"]
+    refused(predict(by_name | {"age": [44.0]}), 422, "equally many rows")

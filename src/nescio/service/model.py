@@ -89,7 +89,8 @@ class Model:
         texts = None
         if self.tokenizer is not None and self.tokenizer.max_tokens is not None:
             texts = TextLimits(self.tokenizer.max_tokens, MAX_TEXTS, MAX_CHARACTERS)
-        return ModelDescription(list(self.inputs.values()), self.preprocessing, texts)
+        columns = list(self.wrapped.runner.columns)
+        return ModelDescription(list(self.inputs.values()), columns, self.preprocessing, texts)
 
     def image_input(self, content: bytes, decoders: Decoders) -> dict[str, Array]:
         """Return an image file as the input of the model."""
@@ -110,6 +111,11 @@ class Model:
 
     def checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs in the types of the graph, or raise an error if they do not fit."""
+        columns = self.wrapped.runner.columns
+        if columns and inputs.keys() == set(columns):  # of a table, by name
+            n_rows(inputs)  # raises unless all have equally many
+            table = np.column_stack([inputs[column] for column in columns])
+            inputs = dict.fromkeys(self.inputs, table)
         if inputs.keys() != self.inputs.keys():
             names = ", ".join(name[:40] for name in sorted(inputs)[:10])
             raise InputError(f"the inputs must be {', '.join(self.inputs)}; got {names or 'none'}.")

@@ -216,6 +216,10 @@ class ModelDescription(Struct):
     """What the model takes."""
 
     inputs: list[ModelInput]
+    columns: Annotated[
+        list[str],
+        Meta(description="Of a table, if known: may be sent by name, one list of numbers each."),
+    ]
     preprocessing: Preprocessing | None
     texts: TextLimits | None
 

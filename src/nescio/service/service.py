@@ -155,6 +155,8 @@ class Engine:
             raise TooLargeError(f"at most {MAX_EXPLAINED} rows can be explained in one request.")
         groups = outputs.kept.get(GROUP)
         reasons = self.detector.explain(outputs, groups=groups, from_probs=False)
+        if self.model is not None:
+            reasons = self.model.wrapped.runner.explained(reasons, None)
         return list(map(_explanation, reasons))
 
     def _count_labels(self) -> int | None:
