@@ -66,8 +66,8 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         A detector or the name of one. By default that of `nescio.wrap`; `reason_` says which.
     features : transformer or str, optional
         What the detector reads: a transformer of X, which `fit` clones and fits on the training
-        part; or a layer, as `nescio.wrap` takes it. By default what the classifier reads, that is X
-        or the output of the pipeline's other steps, as `nescio.TableFeatures` prepares it.
+        part; or a layer, as `nescio.wrap` takes it. By default the columns of X
+        that the estimator reads, as `nescio.TableFeatures` prepares them.
     tpr : float, optional
         The share of in-distribution data to keep; by default the detector's own, 0.95.
     confidence : float, optional

@@ -98,7 +98,7 @@ def wrap(
         such as "fc:input", for its input. ONNX: also the name of an output or of another tensor.
         scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step; or
         a fitted transformer of the model's input. If none is chosen, `fit` makes one of a table:
-        `nescio.TableFeatures` of what the classifier reads.
+        `nescio.TableFeatures` of the columns that the model reads.
         Features of shape (n_samples, n_features, height, width) are averaged over height and width.
         Of several layers, "pooled,penultimate" or a list, the first are the features, and the
         others are arrays under their own names. The default is none; for checkpoints,
