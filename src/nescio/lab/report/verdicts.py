@@ -414,7 +414,8 @@ def flagged_by_label(
         text = f"Flagged more often than the others, by {labels.kind} label: {which}."
     if by_count.suffering:
         which = " or ".join(by_count.suffering)
-        text += f" Inputs with {which} {kind} labels are flagged more often than the others."
+        plural = "label" if which == "1" else "labels"
+        text += f" Inputs with {which} {kind} {plural} are flagged more often than the others."
     return {
         "kind": kind,
         "fpr_name": by_label.fpr_name,
