@@ -147,7 +147,10 @@ BAD = {
         SPEC + SPEC[SPEC.index("[[sets]]") :].replace("mine", "MINE"),
         "duplicate set: 'mine'",
     ),
-    "one network for two seeds": (SPEC + 'network = "x"\n', "one network, from a file, for 2"),
+    "one network for two seeds": (
+        SPEC + 'network = "x"\n',
+        "a network from a file: name a single seed",
+    ),
     "data of one part": (SPEC.replace("coco:", "folder:"), "folder has no split"),
     "no such table of the paper": (
         'paper_tables = ["mian"]\n' + SPEC,
