@@ -187,7 +187,7 @@ def test_tuned_settings_add_what_odin_and_mahalanobis_read(checkpoint, val, tmp_
     tuning = tuning_for(made, *settings)
     with pytest.raises(ParameterError, match="tuned for another network"):
         extract(checkpoint(seed=1), val, path, tuning=tuning)
-    with pytest.raises(ParameterError, match="on pooled features, not penultimate"):
+    with pytest.raises(ParameterError, match="for pooled features, not penultimate"):
         extract(made, val, path, tuning=tuning, features="penultimate")
     done = extract(made, val, path, tuning=tuning)
     plain = Outputs.load(extract(made, val, tmp_path / "p.safetensors").path)
@@ -216,7 +216,7 @@ def test_a_step_towards_the_nearest_mean_needs_the_training_outputs(
     with pytest.raises(ParameterError, match=r"pass train= \(--train\), the training outputs"):
         extract(made, split, path, tuning=tuning)
     other = extract(checkpoint(seed=1), load_coco(root, "train"), tmp_path / "other.safetensors")
-    with pytest.raises(ParameterError, match="not extracted from this network"):
+    with pytest.raises(ParameterError, match="extracted for another network"):
         extract(made, split, path, tuning=tuning, train=Outputs.load(other.path))
     outputs = Outputs.load(extract(made, split, path, tuning=tuning, train=train).path)
     assert outputs.manifest["train_data"] == train.manifest["data_fingerprint"]

@@ -133,7 +133,7 @@ def test_the_defaults_are_the_papers(tmp_path, config):
             "[training]\nselect = 'test_map'",
             "select must be 'val_loss' or 'val_map' or 'last', got",
         ),
-        ("[training]\nbetas = [0.9, 1.5]", "betas must be at least 0 and less than 1"),
+        ("[training]\nbetas = [0.9, 1.5]", "betas must lie within"),
         ("[augmentation]\ncrop_scale = [1.5, 2.0]", "crop_scale"),
     ],
 )

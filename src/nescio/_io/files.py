@@ -113,6 +113,12 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
         raise FileError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
+def write_text(path: str | Path, text: str, *, force: bool = False) -> None:
+    """Write a text file in UTF-8, atomically; replace an existing one only with `force`."""
+    with replacing(path, force=force) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
 @contextmanager
 def temporary_in(folder: Path, *, is_folder: bool = False) -> Iterator[Path]:
     """Give a new temporary file or folder, which is removed at the end unless it was renamed.

@@ -102,10 +102,7 @@ def _one_thread() -> Iterator[None]:
 def _calibrated(
     spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch, *, force: bool
 ) -> Default:
-    """Return a detector for the first network, calibrated on the validation scenes.
-
-    The outputs that it learns from and is calibrated on are written too.
-    """
+    """Return a detector for the first network, calibrated on validation; write its data."""
     first = make_pipelines(spec, folder, device=device, watch=watch)[0]
     network, _ = first.network()
     train, val = (
@@ -178,11 +175,12 @@ def _write(
     lines = list(demo.run.lines)
     if ALL not in wanted:
         lines = [line for line in lines if line.detector in demo.shown]
-        shown = [
-            {name: scored for name, scored in run.scores.items() if name in demo.shown}
+        evidence = [
+            replace(
+                run, scores={name: run.scores[name] for name in run.scores if name in demo.shown}
+            )
             for run in evidence
         ]
-        evidence = [replace(run, scores=of) for run, of in zip(evidence, shown, strict=True)]
     context, origin = demo.sentences[:2], demo.sentences[2:3]
     chosen = Chosen(demo.detector.text(defaults=False), demo.detector, context, origin)
     write_report(demo.folder / REPORT, lines, evidence, title=title, chosen=chosen, force=force)

@@ -49,7 +49,6 @@ EXTRACTION_VERSION = 2
 """Raise it if the same model and images give other outputs than before."""
 
 AUTO_RUNTIME, TORCH, ONNXRUNTIME = "auto", "torch", "onnxruntime"
-RUNTIMES = (AUTO_RUNTIME, TORCH, ONNXRUNTIME)
 
 TOLERANCE = 1e-4
 """The largest difference from the network itself, absolute and relative."""
@@ -164,7 +163,8 @@ def extract(
             # One runtime computes all parts of a result.
             n_computed = parts.complete({**key, "runtime": choice.runtime}, read, run, on_images)
             _save(path, parts, runner, split, {**manifest, **choice.facts()}, force=force)
-        parts.remove()  # of a finished result, only a crash may have left them
+        # Of a finished result, only a crash may have left them.
+        shutil.rmtree(parts.folder, ignore_errors=True)
     seconds = time.perf_counter() - started
     return Extraction(path, len(split), n_computed, seconds, split.skipped, choice)
 
@@ -188,15 +188,11 @@ def _manifest(
         checked_choice("corruption", corruption, tuple(CORRUPTIONS))
     if tuning is not None:
         if corruption is not None:
-            raise ParameterError(
-                "the perturbed outputs of corrupted images are not computed: pass "
-                "either tuning (--tuned) or corruption (--corruption)."
-            )
+            raise ParameterError("pass tuning (--tuned) or corruption (--corruption), not both.")
         if runner.kind != "torch" or runner.from_probs:
             raise ParameterError(
-                "ODIN and the perturbed Mahalanobis need the gradient of a torch module that "
-                f"returns logits, and {runner!r} is of kind {runner.kind}. Leave out tuning "
-                "(--tuned)."
+                "ODIN and the perturbed Mahalanobis need the gradient of a torch module that gives "
+                f"logits, and {runner!r} is of kind {runner.kind}. Leave out tuning (--tuned)."
             )
         tuning.check_model(model_hash, str(runner.features))
     manifest = {
@@ -292,10 +288,7 @@ class PartFiles:
         run: RunBatch,
         on_images: Callable[[int], object],
     ) -> int:
-        """Compute the parts that are missing, damaged or of another key.
-
-        Returns the number of images computed.
-        """
+        """Compute the parts that are missing, damaged or of another key; return how many images."""
         self.folder.mkdir(exist_ok=True)
         missing = {
             number: part for number, part in enumerate(self.parts) if not self._has(number, key)
@@ -317,10 +310,6 @@ class PartFiles:
         """Return the arrays of all parts, memory-mapped."""
         files = map(self._file, range(len(self.images)))
         return [_PART.read(file, verify=False)[0] for file in files]  # `complete` has verified them
-
-    def remove(self) -> None:
-        """Remove the parts, once the result is written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"part-{number:05d}.safetensors"
@@ -374,10 +363,7 @@ def cached_features(
     runtime: str | Runtimes = AUTO_RUNTIME,
     on_images: Callable[[int], object] = lambda count: None,
 ) -> NDArray[np.float32]:
-    """Return what a network's backbone gives for whole images, from the cache or computed into it.
-
-    `runtime` is as for `extract`.
-    """
+    """Return what a network's backbone gives for images, from the cache or computed into it."""
     from nescio.lab.networks.network import prepared
     from nescio.models.torch_models import TorchRunner
 
@@ -430,7 +416,7 @@ class Runtimes:
     """
 
     def __init__(self, name: str = AUTO_RUNTIME) -> None:
-        self.name = checked_choice("runtime", name, RUNTIMES)
+        self.name = checked_choice("runtime", name, (AUTO_RUNTIME, TORCH, ONNXRUNTIME))
         self._copy: tuple[Any, Runner] | None = None  # what it was made from, and its runner
 
     @classmethod
@@ -441,10 +427,7 @@ class Runtimes:
     def choose(
         self, own: Runner, first_batch: Callable[[], Array], n_batches: int
     ) -> tuple[Runner, RuntimeChoice]:
-        """Return a runner by the chosen runtime, and the choice.
-
-        `own` runs the network itself. `first_batch` gives images to compare both runtimes on.
-        """
+        """Return a runner by the chosen runtime, compared with `own` on `first_batch`; and why."""
         choice = self._named(own, n_batches)
         if own.kind == "onnx" or choice.runtime == TORCH:
             return own, choice
@@ -496,10 +479,7 @@ def checked_run(fast: Runner, own: Runner) -> Callable[[Any], dict[str, Array]]:
         if n_batches > 1 and n_batches & (n_batches - 1) == 0:
             problem = difference(arrays, own.run(inputs))
             if problem:
-                raise ExportError(
-                    f"onnxruntime is wrong in a later batch: {problem}. Start again with "
-                    "--runtime torch (runtime='torch')."
-                )
+                raise ExportError(f"onnxruntime is wrong later on: {problem}. Use --runtime torch.")
         return arrays
 
     return run

@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nescio import scores
-from nescio._io.files import existing_file, replacing
+from nescio._io.files import existing_file, write_text
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_choice, from_table, to_numpy
 from nescio.detectors import Mahalanobis
-from nescio.errors import FileFormatError, NescioError, ParameterError
+from nescio.errors import FileFormatError, ParameterError
 from nescio.lab.data.corruptions import corrupted_batches
 from nescio.lab.data.split import Reader, Split, in_batches
 from nescio.lab.extraction import AUTO_RUNTIME, Runtimes
@@ -189,10 +189,7 @@ class Tuning:
 
     @property
     def best(self) -> tuple[Setting, ...]:
-        """The setting of the lowest FPR95 for each method and aggregate.
-
-        Among equally good ones, that of the smallest step and temperature.
-        """
+        """The setting of the lowest FPR95, then smallest step, for each method and aggregate."""
         worst_first = sorted(
             self.grid, key=lambda s: (s.fpr95, s.epsilon, s.temperature or 0.0), reverse=True
         )
@@ -215,24 +212,17 @@ class Tuning:
 
     def check_model(self, model_hash: str, features: str) -> None:
         """Raise unless the settings were chosen for this network and these features."""
-        if model_hash != self.model_hash:
-            raise ParameterError(
-                "the settings were tuned for another network. Tune this one: nescio tune."
-            )
-        if features != self.features:
-            raise ParameterError(
-                f"the settings were tuned on {self.features} features, not {features}."
-            )
+        ours = (self.model_hash, self.features)
+        _check_same("the settings were tuned for", ours, (model_hash, features), "nescio tune")
 
     def checked_train(self, train: Outputs | None) -> Outputs:
         """Return the training outputs; raise if there are none, or those of another network."""
         if train is None:
             raise ParameterError(
-                "Mahalanobis was tuned to step towards the mean of the nearest label, which it "
-                "learns from the training data: pass train= (--train), the training outputs that "
-                "nescio tune has written next to the settings."
+                "Mahalanobis was tuned to step towards the mean of the nearest label: pass train= "
+                "(--train), the training outputs that nescio tune has written beside the settings."
             )
-        check_same_network(train, self.model_hash, self.features)
+        _check_train(train, self.model_hash, self.features)
         return train
 
     def perturbed(
@@ -240,9 +230,7 @@ class Tuning:
     ) -> Callable[[Array], dict[str, Array]]:
         """Return how a batch of images is run: as `runner.run` does, and after each step.
 
-        The added arrays are what ODIN and the perturbed Mahalanobis read. The gradient needs the
-        module itself; `fast`, the same by another runtime, runs the rest. `train` are the training
-        outputs, if the step needs them.
+        The gradient needs the module itself; `fast`, the same by another runtime, runs the rest.
         """
         assert isinstance(runner, TorchRunner)
         preprocessing = runner.preprocessing
@@ -270,8 +258,7 @@ class Tuning:
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write one JSON file atomically."""
         content = {**_KIND.header(), **asdict(self), "best": self.chosen()}
-        with replacing(path, force=force) as temporary:
-            temporary.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+        write_text(path, json.dumps(content, indent=1) + "\n", force=force)
 
     @classmethod
     def load(cls, path: str | Path) -> Tuning:
@@ -281,25 +268,25 @@ class Tuning:
             content = json.loads(path.read_text("utf-8"))
             _KIND.check(content, path)
             return from_table(cls, {entry.name: content[entry.name] for entry in fields(cls)})
-        except FileFormatError:
-            raise
-        except NescioError as error:
+        except ParameterError as error:
             raise FileFormatError(f"{path} is damaged: {error}") from error
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise FileFormatError(f"{path} is not a {_KIND.what}.") from error
 
 
-def check_same_network(train: Outputs, model_hash: str, features: str) -> None:
+def _check_train(train: Outputs, model_hash: str, features: str) -> None:
     """Raise unless the training outputs were extracted from this network."""
-    if train.manifest.get("model_hash") != model_hash:
-        raise ParameterError(
-            "the training outputs were not extracted from this network. Extract them again: "
-            "nescio extract."
-        )
-    if train.manifest.get("features") != features:
-        raise ParameterError(
-            f"the training outputs have {train.manifest.get('features')} features, not {features}."
-        )
+    theirs = (train.manifest.get("model_hash"), train.manifest.get("features"))
+    what = "the training outputs were extracted for"
+    _check_same(what, theirs, (model_hash, features), "nescio extract")
+
+
+def _check_same(what: str, theirs: tuple[Any, Any], ours: tuple[str, str], command: str) -> None:
+    """Raise unless the hash of a network and its features are the same."""
+    if theirs[0] != ours[0]:
+        raise ParameterError(f"{what} another network. Make them again: {command}.")
+    if theirs[1] != ours[1]:
+        raise ParameterError(f"{what} {theirs[1]} features, not {ours[1]}.")
 
 
 # --- tuning ---------------------------------------------------------------------------------------
@@ -343,13 +330,11 @@ def tune(
     settings = settings or TuneSettings()
     model_hash = checkpoint.content_hash()
     features = layer_names(features)[0]
-    check_same_network(train, model_hash, features)
+    _check_train(train, model_hash, features)
     runner = CheckpointRunner(checkpoint, features=features, device=device)
     chosen = split.sample(settings.images, seed)
     if len(chosen) < 2:
-        raise ParameterError(
-            "tuning needs at least two images, because some synthetic images mix two of them."
-        )
+        raise ParameterError("tuning needs at least two images: synthetic ones mix two of them.")
     learned = {name: Mahalanobis(aggregate=name).fit(train) for name in aggregates}
     preprocessing = checkpoint.preprocessing
     n_batches = len(in_batches(settings.n_steps(len(chosen)), batch_size))
@@ -362,9 +347,7 @@ def tune(
     id_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
     ood_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
     with runner.running() as module:
-        for name, batches in synthetic_sets(
-            chosen, preprocessing, seed, batch_size, settings.synthetic
-        ):
+        for name, batches in synthetic_sets(reader, seed, batch_size, settings.synthetic):
             scores_of = id_scores if name == _ID else ood_scores
             for pixels in batches:
                 inputs = preprocessing.inputs(pixels, torch.device(device))
@@ -383,8 +366,7 @@ def tune(
         for point, values in id_scores.items()
     )
     data = {
-        **chosen.manifest(),
-        "skipped": [asdict(bad) for bad in chosen.skipped],
+        **chosen.facts(),
         "seed": seed,
         "synthetic": list(settings.synthetic),
         "runtime": choice.runtime,
@@ -404,11 +386,7 @@ def grid_scores(
     *,
     forward: Pass | None = None,
 ) -> dict[Point, NDArray[np.float64]]:
-    """Return the scores of a batch of normalised inputs at every setting.
-
-    One backward pass per direction and one forward pass per direction and epsilon serve all
-    settings. `forward` runs the forward passes, by default the module.
-    """
+    """Return the scores of a batch of normalised inputs at every setting."""
     # The methods and aggregates to score, by direction and epsilon of the step.
     wanted: dict[tuple[str, float], list[tuple[str, str]]] = defaultdict(list)
     for aggregate, method in itertools.product(mahalanobis, METHODS):
@@ -434,15 +412,10 @@ def grid_scores(
 
 
 def synthetic_sets(
-    split: Split,
-    preprocessing: Preprocessing,
-    seed: int,
-    batch_size: int,
-    names: Sequence[str],
+    reader: Reader, seed: int, batch_size: int, names: Sequence[str]
 ) -> Iterator[tuple[str, Iterator[torch.Tensor]]]:
     """Give the images, then each synthetic set made from them, as pixels from 0 to 1."""
-    reader = Reader(split, preprocessing)
-    batches = in_batches(len(split), batch_size)
+    batches = in_batches(len(reader.split), batch_size)
     yield _ID, (torch.from_numpy(pixels).float() / 255 for pixels in reader.batches(batches))
     for number, name in enumerate(names):
         corrupted = corrupted_batches(reader, name, batches, (seed, number))

@@ -43,8 +43,7 @@ def from_toml(
 ) -> Settings:
     """Return a dataclass from the text of a TOML file; `source` names the file in errors.
 
-    `prepare` may change the table before it is read. `fixed` are fields that do not come from the
-    file, and that the file may not contain.
+    `prepare` may change the table before it is read. The file may not contain `fixed` fields.
     """
     try:
         table = tomllib.loads(text)
@@ -117,9 +116,7 @@ class OptimiserSettings:
         checked_whole("batch_size", self.batch_size, minimum=2)
         checked_whole("seed", self.seed, minimum=0)
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ParameterError(
-                f"betas must be at least 0 and less than 1, got {list(self.betas)}."
-            )
+            raise ParameterError(f"betas must lie within [0, 1), got {list(self.betas)}.")
         for name in ("lr_head", "lr_backbone", "weight_decay"):
             checked_number(name, getattr(self, name), minimum=0)
         checked_choice("select", self.select, ("val_loss", "val_map", "last"))
@@ -182,10 +179,7 @@ class OdinSettings:
     def __post_init__(self) -> None:
         checked_choice("label", self.label, ("top", "predicted"))
         if not self.epsilons or not all(0 <= epsilon < 1 for epsilon in self.epsilons):
-            raise ParameterError(
-                "epsilons must be numbers of at least 0 and less than 1, got "
-                f"{list(self.epsilons)}."
-            )
+            raise ParameterError(f"epsilons must lie within [0, 1), got {list(self.epsilons)}.")
 
 
 @dataclass(frozen=True)

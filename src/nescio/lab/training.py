@@ -18,17 +18,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from nescio._io.files import replacing, to_json
+from nescio._io.files import to_json, write_text
 from nescio._version import __version__
 from nescio.errors import DatasetError, FileError, NonFiniteError, ParameterError
 from nescio.lab.data.split import Augmentation, Indices, Reader, Split, in_batches
@@ -113,10 +111,7 @@ def train(
         raise FileError(f"{folder} is not a folder.")
     existing = [folder / name for name in (BEST, LAST, METRICS) if (folder / name).exists()]
     if existing and not (resume or force):
-        raise FileError(
-            f"{folder} already contains a run. Pass resume=True to continue it, or "
-            "force=True to start again."
-        )
+        raise FileError(f"{folder} already contains a run: pass resume=True or force=True.")
     gpus = [device] if device.type == "cuda" else []
     # The state of the caller's random number generators is kept.
     with torch.random.fork_rng(devices=gpus):
@@ -129,21 +124,30 @@ def train(
             settings.preprocessing,
             {
                 "settings": settings.as_dict(),
-                "train": _data_facts(train_split),
-                "val": _data_facts(val_split),
+                "train": train_split.facts(),
+                "val": val_split.facts(),
                 "torch_version": torch.__version__,
                 "nescio_version": __version__,
             },
         )
-        features_of = partial(
-            cached_features,
-            checkpoint,
-            cache=Path(cache or folder),
-            device=device,
-            runtime=Runtimes(runtime),
-            on_images=on_images,
-        )
-        examples = partial(_examples, checkpoint, settings, device, features_of)
+        runtimes = Runtimes(runtime)  # one copy of the backbone for both splits
+
+        def examples(split: Split, augmentation: Augmentation | None) -> Examples:
+            labels = torch.from_numpy(split.require_labels(label_names).astype(np.float32))
+            features = None
+            if settings.model.freeze:
+                arrays = cached_features(
+                    checkpoint,
+                    split,
+                    Path(cache or folder),
+                    device=device,
+                    runtime=runtimes,
+                    on_images=on_images,
+                )
+                features = torch.from_numpy(np.array(arrays)).to(device)
+            reader = Reader(split, settings.preprocessing, augmentation)
+            return Examples(labels, reader, device, features)
+
         data = examples(train_split, settings.augmentation), examples(val_split, None)
         # Another run in the folder is removed only after everything else has been checked.
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,32 +161,6 @@ def train(
         return Run(folder, tuple(trainer.history), trainer.best())
 
 
-def _examples(
-    checkpoint: Checkpoint,
-    settings: TrainSettings,
-    device: torch.device,
-    features_of: Callable[[Split], NDArray[np.float32]],
-    split: Split,
-    augmentation: Augmentation | None,
-) -> Examples:
-    """Return the images of a split, or what a frozen backbone gives for them."""
-    labels = torch.from_numpy(split.require_labels(checkpoint.label_names).astype(np.float32))
-    if settings.model.freeze:
-        features = torch.from_numpy(np.array(features_of(split))).to(device)
-        return Examples(lambda batches, _: (features[torch.as_tensor(b)] for b in batches), labels)
-    reader = Reader(split, settings.preprocessing, augmentation)
-
-    def images(batches: Sequence[Indices], seed: tuple[int, ...]) -> Iterator[Tensor]:
-        for pixels in replace(reader, seed=seed).batches(batches):
-            yield reader.preprocessing.inputs(pixels, device)
-
-    return Examples(images, labels)
-
-
-def _data_facts(split: Split) -> dict[str, Any]:
-    return split.manifest() | {"skipped": [asdict(bad) for bad in split.skipped]}
-
-
 def architecture(settings: TrainSettings) -> Architecture:
     """Return the architecture that a checkpoint of the network records."""
     model = settings.model
@@ -194,10 +172,7 @@ def initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
     weights = None if settings.model.weights == "none" else settings.model.weights
     network = architecture(settings).build(n_labels, weights)
     if settings.model.freeze and not isinstance(network, Network):
-        raise ParameterError(
-            f"{settings.model.name} has no separate head to train on frozen features. Leave out "
-            "freeze."
-        )
+        raise ParameterError(f"{settings.model.name} has no separate head: leave out freeze.")
     return network
 
 
@@ -208,16 +183,22 @@ def initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
 class Examples:
     """What the trained part of a network takes, images or features, and the labels."""
 
-    # Gives the inputs of each batch of indices; a seed decides the random crops of images.
-    inputs: Callable[[Sequence[Indices], tuple[int, ...]], Iterator[Tensor]]
     labels: Tensor
+    reader: Reader
+    device: torch.device
+    features: Tensor | None  # of a frozen backbone, in place of the images
 
     def batches(
         self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give the inputs and the labels of each batch of indices."""
-        for indices, inputs in zip(batches, self.inputs(batches, seed), strict=True):
-            yield inputs, self.labels[torch.as_tensor(indices)].to(inputs.device)
+        """Give inputs and labels of each batch of indices; a seed decides the random crops."""
+        if self.features is None:
+            read = replace(self.reader, seed=seed).batches(batches)
+            inputs = (self.reader.preprocessing.inputs(pixels, self.device) for pixels in read)
+        else:
+            inputs = (self.features[torch.as_tensor(indices)] for indices in batches)
+        for indices, part in zip(batches, inputs, strict=True):
+            yield part, self.labels[torch.as_tensor(indices)].to(self.device)
 
 
 def check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
@@ -373,9 +354,8 @@ class Trainer:
         self._write_metrics()
 
     def _write_metrics(self) -> None:
-        with replacing(self.folder / METRICS, force=True) as temporary:
-            lines = [to_json(asdict(epoch)) + "\n" for epoch in self.history]
-            temporary.write_text("".join(lines), "utf-8")
+        lines = [to_json(asdict(epoch)) + "\n" for epoch in self.history]
+        write_text(self.folder / METRICS, "".join(lines), force=True)
 
     def restore(self) -> None:
         """Restore the state at the end of the last epoch."""
@@ -392,8 +372,7 @@ class Trainer:
         self.history = [Epoch(**epoch) for epoch in saved["history"]]
         if len(self.history) > self.settings.epochs:
             raise ParameterError(
-                f"{path} already has {len(self.history)} epochs, more than the requested "
-                f"{self.settings.epochs}."
+                f"{path} already has {len(self.history)} epochs, more than {self.settings.epochs}."
             )
         adam: dict[int, dict[str, Tensor]] = {}
         for key, value in state.items():
@@ -423,10 +402,7 @@ def _check_finite(loss: float, where: str) -> None:
 
 def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[dict[str, Any]]:
     """Return the parameters by learning rate; a user's own module has the head's rate."""
-    if not isinstance(trained, Network):
-        return [{"params": list(trained.parameters()), "lr": settings.lr_head}]
-    rates = {"backbone": settings.lr_backbone, "head": settings.lr_head}
-    return [
-        {"params": list(trained.get_submodule(part).parameters()), "lr": rate}
-        for part, rate in rates.items()
-    ]
+    rates = {trained: settings.lr_head}
+    if isinstance(trained, Network):
+        rates = {trained.backbone: settings.lr_backbone, trained.head: settings.lr_head}
+    return [{"params": list(part.parameters()), "lr": rate} for part, rate in rates.items()]

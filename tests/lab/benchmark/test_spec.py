@@ -115,7 +115,7 @@ def test_a_shipped_spec_contains_no_path(name):
     for part in spec.sets:
         for address in (part.data, *part.ood.values()):
             assert parse_address(address).path.startswith("{data}")
-    with pytest.raises(ParameterError, match=rf"the benchmark {name} needs to know .* --data"):
+    with pytest.raises(ParameterError, match=rf"the benchmark {name} needs to know .*--data"):
         spec.with_data(None)
 
 
@@ -147,7 +147,10 @@ BAD = {
         SPEC + SPEC[SPEC.index("[[sets]]") :].replace("mine", "MINE"),
         "duplicate set: 'mine'",
     ),
-    "one network for two seeds": (SPEC + 'network = "x"\n', "one network, from a file, for 2"),
+    "one network for two seeds": (
+        SPEC + 'network = "x"\n',
+        "a network from a file: name a single seed",
+    ),
     "data of one part": (SPEC.replace("coco:", "folder:"), "folder has no split"),
     "no such table of the paper": (
         'paper_tables = ["mian"]\n' + SPEC,

@@ -179,7 +179,7 @@ def test_the_parts_of_a_table_have_the_same_labels(table):
     assert train.label_names == val.label_names == ("cat", "dog")
     np.testing.assert_array_equal(train.labels, [[0, 1]])
     np.testing.assert_array_equal(val.labels, [[1, 0], [0, 0]])
-    with pytest.raises(ParameterError, match=r"photos\.csv has no split ''.* train, val. Name"):
+    with pytest.raises(ParameterError, match=r"photos\.csv has no split ''.* has train, val. Name"):
         load_table(path)
     with pytest.raises(ParameterError, match="no split 'train'"):
         load_table(table("path", "in/a.jpg"), "train")

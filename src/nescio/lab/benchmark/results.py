@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from nescio._io.files import existing_file, replacing
+from nescio._io.files import existing_file, write_text
 from nescio._io.tensors import FileKind
 from nescio._validation import checked_whole, from_table
 from nescio.errors import FileError, FileFormatError
@@ -83,10 +83,9 @@ def _check_manifest(manifest: Mapping[str, Any]) -> None:
 
 def read_lines(path: str | Path) -> list[Line]:
     """Read the lines of a result file."""
-    path = existing_file(path)
     lines = []
     try:
-        texts = path.read_text("utf-8").splitlines()
+        texts = existing_file(path).read_text("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise FileFormatError(
             f"{path} is not a results file. For the outputs of a model, use --id and --ood."
@@ -104,9 +103,7 @@ def read_lines(path: str | Path) -> list[Line]:
 
 def write_lines(path: str | Path, lines: Sequence[Line]) -> None:
     """Write a result file atomically; an existing one is replaced."""
-    with replacing(path, force=True) as temporary:
-        text = "".join(json.dumps(line.as_dict()) + "\n" for line in lines)
-        temporary.write_text(text, "utf-8")
+    write_text(path, "".join(json.dumps(line.as_dict()) + "\n" for line in lines), force=True)
 
 
 def file_name(name: str) -> str:
@@ -137,10 +134,7 @@ def comparison_lines(
     return lines
 
 
-Summary = dict[tuple[str, str], dict[str, dict[str, Spread]]]
-
-
-def summarise(lines: Sequence[Line]) -> Summary:
+def summarise(lines: Sequence[Line]) -> dict[tuple[str, str], dict[str, dict[str, Spread]]]:
     """Return, for each (ID set, OOD set), the measures of each detector over seeds."""
     values: dict[tuple[str, str], dict[str, list[Evaluation]]] = {}
     for line in lines:
@@ -242,8 +236,7 @@ class BenchmarkRun:
         results = folder / RESULTS
         if not results.is_file():
             raise FileError(
-                f"there is no {RESULTS} in {folder}. Name the folder of a benchmark that has been "
-                "run, such as nescio-bench/digits."
+                f"there is no {RESULTS} in {folder}. Name the folder of a finished benchmark."
             )
         return cls(folder, tuple(read_lines(results)))
 

@@ -23,6 +23,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nescio._io.files import locked, replacing
+from nescio._io.files import locked, write_text
 from nescio._validation import checked_whole
 from nescio._version import __version__
-from nescio.errors import BenchmarkError, DatasetError, FileError, NescioError
+from nescio.errors import BenchmarkError, DatasetError, FileError, NescioError, counted
 from nescio.lab.benchmark.parallel import Advance, Watch, run_in_processes, unwatched
 from nescio.lab.benchmark.results import (
     RESULTS,
@@ -113,7 +114,6 @@ def run_benchmark(
         spec, folder, device=device, batch_size=batch_size, runtime=runtime, watch=watch
     )
     folder = Path(folder) / spec.name
-    (folder / "runs").mkdir(parents=True, exist_ok=True)
     lines = _all_lines(pipelines, folder, jobs, watch)
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
         table.write(folder / "tables", name)
@@ -140,9 +140,7 @@ def _all_lines(pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Wa
             continue
         write_lines(folder / RESULTS, lines)
     if failed:
-        named = "\n".join(
-            f"  {pipelines[index].title}: {why}" for index, why in sorted(failed.items())
-        )
+        named = "\n".join(f"  {pipelines[i].title}: {why}" for i, why in sorted(failed.items()))
         raise BenchmarkError(
             f"{len(failed)} of {len(pipelines)} networks failed:\n{named}\nThe results of the "
             "others are kept. Run the same command again to continue with these."
@@ -374,8 +372,7 @@ class Pipeline:
                 runtime=self.runtimes.name,
                 on_images=advance,
             )
-        with replacing(best) as temporary:
-            temporary.write_text(json.dumps(asdict(run.best)), "utf-8")
+        write_text(best, json.dumps(asdict(run.best)))
 
     def _make(self, path: Path, make: Callable[[], object]) -> None:
         """Make a file if it does not exist; wait if another process is making it."""
@@ -392,11 +389,7 @@ class Pipeline:
         tuning: Tuning | None = None,
         train: Outputs | None = None,
     ) -> Path:
-        """Return the file of the network's outputs on a split; compute it if necessary.
-
-        All seeds share the features of a frozen backbone, unless the inputs are perturbed. `train`
-        are the outputs on the training data, which the tuned step may need.
-        """
+        """Return the file of the network's outputs on a split; compute it if necessary."""
         facts = {
             "data": split.manifest(),
             "tuning": tuning and tuning.chosen(),
@@ -485,9 +478,7 @@ class Pipeline:
         return Tuning.load(path)
 
     def _outputs_folder(self, checkpoint: Checkpoint) -> Path:
-        folder = self.cache / "outputs" / checkpoint.content_hash()[:_KEY_LENGTH]
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return self.cache / "outputs" / checkpoint.content_hash()[:_KEY_LENGTH]
 
 
 def make_pipelines(
@@ -504,16 +495,12 @@ def make_pipelines(
     sets = []
     with watch("reading the data sets", len(spec.sets)) as advance:
         for source in spec.sets:
+            indexed = partial(load, skip_bad=source.skip_bad)
             splits = {
-                name: load(
-                    source.data, split=spec.split_name(source, name), skip_bad=source.skip_bad
-                )
-                for name in ("train", "val", "test")
+                part: indexed(source.data, split=spec.split_name(source, part))
+                for part in ("train", "val", "test")
             }
-            ood = {
-                name: load(address, skip_bad=source.skip_bad)
-                for name, address in source.ood.items()
-            }
+            ood = {name: indexed(address) for name, address in source.ood.items()}
             sets.append(LoadedSet(source, **splits, ood=ood))
             advance(1)
     pairs = [(data, seed) for data in checked_sets(sets, cache, watch) for seed in spec.seeds]
@@ -553,9 +540,8 @@ def _key(facts: Mapping[str, Any]) -> str:
 def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[LoadedSet]:
     """Return the sets without damaged images, where these may be left out; raise elsewhere.
 
-    What is left out must be known before training, so all images are decoded once. The damaged
-    images of a split are recorded in CACHE/checked/TITLE-KEY.json. KEY is a hash of the path, size
-    and time of each file, so a split of which a file has changed is checked again.
+    What is left out must be known before training, so all images are decoded once, and again only
+    if the path, size or time of a file has changed.
     """
     splits = [split for data in sets for split in data.splits()]
     records = {
@@ -568,8 +554,7 @@ def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[L
         with watch("checking images", sum(map(len, missing.values()))) as advance:
             for path, split in missing.items():
                 bad = [asdict(image) for image in find_damaged(split, advance)]
-                with replacing(path, force=True) as temporary:
-                    temporary.write_text(json.dumps(bad), "utf-8")
+                write_text(path, json.dumps(bad), force=True)
     damaged = {
         split: [BadFile(**bad) for bad in json.loads(path.read_text("utf-8"))]
         for split, path in records.items()
@@ -579,9 +564,8 @@ def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[L
     if reasons:
         named = "\n".join(f"  {reason}" for reason in reasons[:_NAMED])
         more = f"\n  and {len(reasons) - _NAMED:,} more" if len(reasons) > _NAMED else ""
-        n_images = f"{len(reasons):,} image{'s' if len(reasons) > 1 else ''}"
         raise DatasetError(
-            f"the benchmark cannot use {n_images}:\n{named}{more}\n"
+            f"the benchmark cannot use {counted(len(reasons), 'image')}:\n{named}{more}\n"
             "Replace or remove these files, or leave them out: --skip-bad for all sets, or "
             "skip_bad = true for a set in the benchmark's file."
         )

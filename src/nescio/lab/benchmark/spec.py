@@ -97,21 +97,19 @@ class BenchmarkSpec:
             find_paper_table(key)
         _refuse_duplicates("seed", self.seeds)
         for text in self.detectors:
-            resolve_detector(text, mean_labels=1)  # raises an error if there is no such detector
+            resolve_detector(text)  # raises an error if there is no such detector
         _refuse_duplicates("detector", ("".join(text.split()) for text in self.detectors))
         # Names are compared as file names, on systems that ignore upper and lower case too.
         _refuse_duplicates("set", (file_name(part.name).lower() for part in self.sets))
         for part in self.sets:
             if part.network and len(self.seeds) > 1:
                 raise ParameterError(
-                    f"the set {part.name!r} has one network, from a file, for {len(self.seeds)} "
-                    "seeds. Name a single seed."
+                    f"the set {part.name!r} has a network from a file: name a single seed."
                 )
 
     def aggregates(self) -> tuple[str, ...]:
         """Return the aggregates that a detector needs outputs of perturbed inputs for."""
-        detectors = (resolve_detector(text, mean_labels=1) for text in self.detectors)
-        reads = {name for detector in detectors for name in detector.scores_from}
+        reads = {name for text in self.detectors for name in resolve_detector(text).scores_from}
         return tuple(
             aggregate
             for aggregate in ("max", "sum")
@@ -125,11 +123,7 @@ class BenchmarkSpec:
 
     def calibrated_on_val(self) -> tuple[str, ...]:
         """Return the detectors that learn from held-out data, which is the validation data."""
-        return tuple(
-            text
-            for text in self.detectors
-            if resolve_detector(text, mean_labels=1).learns_from_held_out
-        )
+        return tuple(text for text in self.detectors if resolve_detector(text).learns_from_held_out)
 
     def split_name(self, source: BenchmarkSet, part: str) -> str:
         """Return the name of the split that is a set's "train", "val" or "test" part."""
@@ -141,8 +135,7 @@ class BenchmarkSpec:
         placed = replace(self, sets=tuple(part.with_data(str(folder)) for part in self.sets))
         if folder is None and placed != self:
             raise ParameterError(
-                f"the benchmark {self.name} needs to know where its data is. Name the folder with "
-                "--data."
+                f"the benchmark {self.name} needs to know where its data is (--data)."
             )
         return placed
 
@@ -163,7 +156,7 @@ class BenchmarkSpec:
         )
 
 
-def resolve_detector(text: str, *, mean_labels: int) -> Detector:
+def resolve_detector(text: str, *, mean_labels: int = 1) -> Detector:
     """Return a detector by its name in a spec, with k=mean_labels replaced by the number."""
     return build_detector(re.sub(r"\bk\s*=\s*mean_labels\b", f"k={mean_labels}", text))
 
@@ -184,8 +177,7 @@ def load_spec(name_or_path: str | Path, *, protocol: str | None = None) -> Bench
         return parse_benchmark(name, shipped[name], protocol=protocol)
     if path.suffix != _SUFFIX:
         raise ParameterError(
-            f"there is no benchmark {name!r}. Choose from: {', '.join(shipped)}; or "
-            "name a .toml file."
+            f"there is no benchmark {name!r}. Choose from: {', '.join(shipped)}; or a .toml file."
         )
     return parse_benchmark(path.stem, read_toml(path), source=str(path), protocol=protocol)
 
@@ -230,9 +222,9 @@ def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return two tables as one; where both have a value, that of `above` is taken."""
-    result = dict(below)
-    for key, value in above.items():
-        under = result.get(key)
-        both = isinstance(under, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(under, value) if both else value  # type: ignore[arg-type]
-    return result
+    both = {
+        key: merged(below[key], value)
+        for key, value in above.items()
+        if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
+    }
+    return {**below, **above, **both}

@@ -11,13 +11,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
 
-from nescio._io.files import no_formula, replacing
+from nescio._io.files import no_formula, write_text
 from nescio.lab.benchmark.paper import PAPER_MAPS, PaperCell, PaperTable, find_paper_table
 from nescio.lab.benchmark.results import MEASURES, Line, file_name, summarise
 from nescio.metrics.comparison import Spread
 
 _NAMES = {"fpr": "FPR95", "auroc": "AUROC", "aupr": "AUPR"}
 _TITLES = {"fpr": "FPR95 ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
+_PAPER_MAP = "paper's mAP"
 _MAP_NOTE = "The paper does not say on which split it measured its mAP."
 _SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
 
@@ -28,14 +29,12 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class TablePart:
-    """A text within a cell; bold if it is the best value of its kind in the table.
-
-    `values` are what CSV has in its place: one value for each of its columns.
-    """
+    """A text within a cell."""
 
     text: str
-    best: bool = False
+    best: bool = False  # of the values of its kind in the table: it is bold
     code: bool = False
+    # What CSV has in its place: one value for each of its columns.
     values: Mapping[str, str | float | None] = field(default_factory=dict)
 
 
@@ -71,11 +70,7 @@ class Table:
         return "\n\n".join([*title, table, *map(_markdown, self.notes)])
 
     def to_latex(self) -> str:
-        """Return a LaTeX tabular, which needs the package booktabs.
-
-        The title is a comment above it and the notes are small print below it. The text can be put
-        into a table environment.
-        """
+        """Return a LaTeX tabular, which needs the package booktabs, with the notes below it."""
         layout = "".join("r" if column.number else "l" for column in self.columns)
         head = [_latex(column.title) for column in self.columns]
         body = [[_latex_cell(cell) for cell in row] for row in self.rows]
@@ -113,8 +108,7 @@ class Table:
         """Write the table in every format; existing files are replaced."""
         folder.mkdir(exist_ok=True)
         for format_, suffix in _SUFFIXES.items():
-            with replacing(folder / f"{name}{suffix}", force=True) as temporary:
-                temporary.write_text(FORMATS[format_](self), "utf-8")
+            write_text(folder / f"{name}{suffix}", FORMATS[format_](self), force=True)
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {
@@ -188,26 +182,18 @@ def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, T
     names = [f"{file_name(id_name)}-vs-{file_name(ood)}" for id_name, ood in pairs]
     tables = {"networks": network_table(lines)}
     tables |= zip(names, result_tables(lines), strict=True)
-    beside = {key: paper_comparison(find_paper_table(key), lines) for key in paper}
-    return tables | {f"paper-{key}": table for key, table in beside.items()}
+    return tables | {
+        f"paper-{key}": paper_comparison(find_paper_table(key), lines) for key in paper
+    }
 
 
 def network_table(lines: Sequence[Line]) -> Table:
-    """Return the table of networks: the results of training and of tuning.
-
-    For the networks and ID sets of the paper, it has the paper's mAP beside the validation mAP.
-    """
+    """Return the results of training and of tuning, with the paper's mAP for its networks."""
     manifests = {(line.id, line.seed): line.manifest for line in lines}
-    papers = {
-        (id_name, seed): PAPER_MAPS.get(manifest.get("model", ""), {}).get(id_name)
-        for (id_name, seed), manifest in manifests.items()
-    }
-    of_paper = any(papers.values())
     methods = sorted({method for manifest in manifests.values() for method in _tuned(manifest)})
     records: list[dict[str, Any]] = []
     for (id_name, seed), manifest in manifests.items():
         best = manifest.get("training", {}).get("best", {})
-        tuned = _tuned(manifest)
         records.append(
             {
                 "ID set": id_name,
@@ -217,17 +203,20 @@ def network_table(lines: Sequence[Line]) -> Table:
                 "best epoch": best.get("epoch"),
                 "val loss": best.get("val_loss"),
                 "val mAP": best.get("val_map"),
-                **({"paper's mAP": papers[id_name, seed]} if of_paper else {}),
-                **{method: tuned.get(method) for method in methods},
+                _PAPER_MAP: PAPER_MAPS.get(manifest.get("model", ""), {}).get(id_name),
+                **dict.fromkeys(methods),
+                **_tuned(manifest),
             }
         )
-    texts = ("ID set", "network", "hash")
+    of_paper = any(record[_PAPER_MAP] for record in records)
+    titles = [title for title in records[0] if of_paper or title != _PAPER_MAP]
     return Table(
         title="Networks",
-        columns=tuple(Column(title, number=title not in texts) for title in records[0]),
+        columns=tuple(
+            Column(title, title not in ("ID set", "network", "hash")) for title in titles
+        ),
         rows=tuple(
-            tuple(_network_cell(title, value) for title, value in record.items())
-            for record in records
+            tuple(_network_cell(title, record[title]) for title in titles) for record in records
         ),
         notes=(*_protocol_note(lines), *((_MAP_NOTE,) if of_paper else ())),
     )
@@ -255,25 +244,23 @@ def result_tables(lines: Sequence[Line]) -> list[Table]:
 
     Values are in per cent: the mean over seeds and, for two or more, the standard deviation.
     """
-    pairs = dict.fromkeys((line.id, line.ood) for line in lines)
-    return [_result_table([line for line in lines if (line.id, line.ood) == p]) for p in pairs]
-
-
-def _result_table(lines: Sequence[Line]) -> Table:
-    """Return the table of lines that all belong to one pair."""
-    pair = (lines[0].id, lines[0].ood)
-    summary = summarise(lines).get(pair, {})
-    columns = [
-        (measure, _NAMES[measure], {name: by[measure] for name, by in summary.items()})
-        for measure in MEASURES
-    ]
-    seeds = _seeds_note(by["fpr"] for by in summary.values())
-    return Table(
-        title=f"{pair[0]} against {pair[1]}",
-        columns=(Column("detector", number=False), *(Column(_TITLES[m]) for m in MEASURES)),
-        rows=_detector_rows(sorted(summary, key=lambda name: summary[name]["fpr"].mean), columns),
-        notes=(*seeds, *_protocol_note(lines), *_skipped_notes(lines)),
-    )
+    tables = []
+    for pair in dict.fromkeys((line.id, line.ood) for line in lines):
+        ours = [line for line in lines if (line.id, line.ood) == pair]
+        summary = summarise(ours).get(pair, {})
+        columns = [
+            (measure, _NAMES[measure], {name: by[measure] for name, by in summary.items()})
+            for measure in MEASURES
+        ]
+        fprs = {name: by["fpr"] for name, by in summary.items()}
+        table = Table(
+            title=" against ".join(pair),
+            columns=(Column("detector", number=False), *(Column(_TITLES[m]) for m in MEASURES)),
+            rows=_detector_rows(sorted(fprs, key=lambda name: fprs[name].mean), columns),
+            notes=(*_seeds_note(fprs.values()), *_protocol_note(ours), *_skipped_notes(ours)),
+        )
+        tables.append(table)
+    return tables
 
 
 def _detector_rows(

@@ -19,8 +19,6 @@ from nescio.lab.data.split import Indices, Reader
 
 Images = NDArray[np.floating[Any]]
 
-PATCHES_PER_SIDE = 4
-
 
 def gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
     """Return independent standard normal values, as normalised inputs."""
@@ -29,8 +27,7 @@ def gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) 
 
 def clipped_gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
     """Return normal values of standard deviation 0.5, clipped to [-1, 1], as normalised inputs."""
-    noise: Images = 0.5 * rng.standard_normal(images.shape, dtype=np.float32)
-    return noise.clip(-1, 1)
+    return (0.5 * rng.standard_normal(images.shape, dtype=np.float32)).clip(-1, 1)
 
 
 def uniform_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
@@ -40,8 +37,7 @@ def uniform_noise(images: Images, _partners: Images, rng: np.random.Generator) -
 
 def arithmetic_mean(images: Images, partners: Images, _rng: np.random.Generator) -> Images:
     """Return the mean of two images, pixel by pixel."""
-    mean: Images = (images + partners) / 2
-    return mean
+    return (images + partners) / 2
 
 
 def geometric_mean(images: Images, partners: Images, _rng: np.random.Generator) -> Images:
@@ -51,12 +47,8 @@ def geometric_mean(images: Images, partners: Images, _rng: np.random.Generator) 
 
 
 def jigsaw(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
-    """Cut each image into 4 by 4 equal patches and permute them.
-
-    Every image has its own permutation, which is never the identity. If the height or width is not
-    divisible by 4, the pixels left over at the bottom or the right stay where they are.
-    """
-    side = PATCHES_PER_SIDE
+    """Permute 4 by 4 equal patches of each image; pixels left over at an edge stay there."""
+    side = 4  # in patches
     height, width = (length // side for length in images.shape[2:])
     if not (height and width):
         raise ShapeError(
@@ -65,8 +57,8 @@ def jigsaw(images: Images, _partners: Images, rng: np.random.Generator) -> Image
     corners = [(row * height, column * width) for row in range(side) for column in range(side)]
     shuffled = images.copy()
     for image, target in zip(images, shuffled, strict=True):
-        order = rng.permutation(len(corners))
-        while (order == np.arange(len(corners))).all():
+        order = np.arange(len(corners))
+        while (order == np.arange(len(corners))).all():  # never the identity
             order = rng.permutation(len(corners))
         for (to_y, to_x), source in zip(corners, order, strict=True):
             y, x = corners[source]
@@ -102,9 +94,7 @@ CORRUPTIONS: dict[str, Callable[[Images, Images, np.random.Generator], Images]] 
 SYNTHETIC_SETS = tuple(CORRUPTIONS)[:5]
 """The names of the paper's five sets."""
 
-NORMALISED = frozenset(
-    {"gaussian_noise", "clipped_gaussian_noise", "uniform_noise", "unnormalised"}
-)
+NORMALISED = ("gaussian_noise", "clipped_gaussian_noise", "uniform_noise", "unnormalised")
 """Those of `CORRUPTIONS` that return the network's input; the others return pixels in [0, 1]."""
 
 
@@ -160,16 +150,11 @@ def corrupt(
 def corrupted_batches(
     reader: Reader, name: str, batches: Iterable[Indices], seed: tuple[int, ...] = (0,)
 ) -> Iterator[NDArray[np.float32]]:
-    """Give the images of each batch of indices as pixels from 0 to 1, corrupted.
-
-    An image is corrupted the same way in any batch. The first number of the seed decides the
-    partners of the images.
-    """
+    """Give the images of each batch of indices as pixels from 0 to 1, corrupted as in any batch."""
     batches = [np.asarray(batch) for batch in batches]
     # The partner of an image is the next one in a random circle, never itself.
     circle = np.random.default_rng(seed[0]).permutation(len(reader.split))
-    partner_of = np.empty(len(circle), np.intp)
-    partner_of[circle] = np.roll(circle, -1)
+    partner_of = np.roll(circle, -1)[np.argsort(circle)]
     images = reader.batches(batches)
     partners = reader.batches(partner_of[batch] for batch in batches)
     colours = {"mean": reader.preprocessing.mean, "std": reader.preprocessing.std}

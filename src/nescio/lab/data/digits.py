@@ -28,16 +28,9 @@ from nescio.lab.data.split import Split, check_split
 
 LABEL_DIGITS = (0, 1, 2, 3, 4, 5, 6)
 UNSEEN_DIGITS = (7, 8, 9)
-N_SCENES = {
-    "train": 6000,
-    "val": 2000,
-    "test": 2000,
-    "unseen": 2000,
-    "photos": 2000,
-    "noise": 2000,
-}
-SPLITS = tuple(N_SCENES)
 LABELLED = ("train", "val", "test")
+SPLITS = (*LABELLED, "unseen", "photos", "noise")
+N_SCENES = {**dict.fromkeys(SPLITS, 2000), "train": 6000}
 
 _LIST = "scenes.csv"
 _SEED = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,10 @@ def load_folder(root: str | Path, split: str = "", *, skip_bad: bool = False) ->
     if loose and not skip_bad:
         raise DatasetError(
             f"{root / loose[0]} is beside the class folders, so it has no class ({len(loose):,} "
-            "such images). Move it into a class folder, or pass skip_bad=True to "
-            "continue without it."
+            "such images). Move it into a class folder, or pass skip_bad=True."
         )
     skipped = tuple(BadFile(file, "in no class folder") for file in loose)
-    return split_of_classes(name, "", root, files_of_class, skipped=skipped)
+    return replace(split_of_classes(name, "", root, files_of_class), skipped=skipped)
 
 
 def class_folders(root: Path) -> dict[str, list[str]]:
@@ -105,13 +105,7 @@ def is_image(name: str) -> bool:
 
 
 def split_of_classes(
-    dataset: str,
-    name: str,
-    root: Path,
-    files_of_class: Mapping[str, Sequence[str]],
-    *,
-    skipped: tuple[BadFile, ...] = (),
-    notes: Mapping[str, str] | None = None,
+    dataset: str, name: str, root: Path, files_of_class: Mapping[str, Sequence[str]]
 ) -> Split:
     """Return a split in which each image has one label: its class."""
     counts = [len(files) for files in files_of_class.values()]
@@ -123,8 +117,6 @@ def split_of_classes(
         files=tuple(file for files in files_of_class.values() for file in files),
         labels=np.eye(len(counts), dtype=np.uint8)[of_image],
         label_names=tuple(files_of_class),
-        skipped=skipped,
-        notes=notes or {},
     )
 
 
@@ -183,8 +175,7 @@ def load_table(path: str | Path, split: str = "", *, skip_bad: bool = False) -> 
             raise DatasetError(f"{where}: the path of the image is missing.")
         if file in files:
             raise DatasetError(
-                f"{file} is listed twice, in {files[file]} and in {where}. Use one row per "
-                f"image, with its labels separated by {_SEPARATOR!r}."
+                f"{file} is listed twice, in {files[file]} and in {where}. Use one row per image."
             )
         files[file] = where
         labels.append(_multi_hot(where, row, names))
@@ -247,8 +238,7 @@ def _rows_of(path: Path, rows: Rows, split: str) -> Rows:
     splits = sorted({str(row.get("split", "")) for row in rows.values()})
     if split not in splits:
         raise ParameterError(
-            f"{path} has no split {split!r}. Its column 'split' names {', '.join(splits)}. Name "
-            "one, as table@SPLIT:PATH."
+            f"{path} has no split {split!r}. Its column 'split' has {', '.join(splits)}. Name one."
         )
     return {where: row for where, row in rows.items() if str(row.get("split", "")) == split}
 

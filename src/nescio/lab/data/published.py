@@ -34,12 +34,12 @@ HALVES_SEED = 2021
 
 # --- MS-COCO 2014 ---------------------------------------------------------------------------------
 
-COCO_SPLITS = ("train", "val", "test")
 _COCO_ANNOTATIONS = {
     "train": "annotations/instances_train2014.json",
     "val": "annotations/instances_val2014.json",
     "test": "annotations/image_info_test2014.json",
 }
+COCO_SPLITS = tuple(_COCO_ANNOTATIONS)
 
 
 def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
@@ -69,10 +69,8 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     column = {category: number for number, category in enumerate(names)}
     for image, category in annotations:
         if image not in row or category not in column:
-            unknown = f"category {category}" if image in row else f"image {image}"
-            raise DatasetError(
-                f"{file}: an annotation refers to {unknown}, which is not in the file."
-            )
+            what = f"category {category}" if image in row else f"image {image}"
+            raise DatasetError(f"{file}: an annotation refers to {what}, which is not in the file.")
         labels[row[image], column[category]] = 1
     folder = find_folder(f"MS-COCO 2014 {split} images", root / f"{split}2014")
     indexed = Split(
@@ -92,12 +90,9 @@ def _parse_coco(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DatasetError(
-            f"{file} is damaged: it is not JSON ({error}). Unpack it again."
-        ) from error
-    if not isinstance(content, dict):
-        raise DatasetError(f"{file} is not an MS-COCO annotation file.")
-    content = {"annotations": [], **content}  # image_info files have none
+        raise DatasetError(f"{file} is damaged: it is not JSON ({error}).") from error
+    # image_info files have no annotations.
+    content = {"annotations": [], **content} if isinstance(content, dict) else {}
     images = _coco_pairs(file, content, "images", "id", "file_name", str)
     categories = _coco_pairs(file, content, "categories", "id", "name", str)
     annotations = _coco_pairs(file, content, "annotations", "image_id", "category_id", int)
@@ -138,10 +133,6 @@ VOC_LABELS = (
 )  # fmt: skip
 
 _VOC = "PASCAL-VOC 2012"
-_WITHOUT_TEST = (
-    "The test images of VOC 2012 need a registration. The benchmark voc-trainval (nescio bench "
-    "voc-trainval) and the data set voc-trainval do without them."
-)
 
 
 def load_voc(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
@@ -167,7 +158,9 @@ def load_voc(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     folder = lists.parents[1]
     if split == "test" and not (lists / "test.txt").is_file():
         raise DatasetError(
-            f"{_VOC} test not found: no file {lists / 'test.txt'}. {_WITHOUT_TEST} {HOW_TO}"
+            f"{_VOC} test not found: no file {lists / 'test.txt'}. The test images need a "
+            "registration. The benchmark voc-trainval (nescio bench voc-trainval) and the data set "
+            f"voc-trainval do without them. {HOW_TO}"
         )
     images = read_lines(f"{_VOC} {split}", lists / f"{split}.txt")
     find_folder(f"{_VOC} images", folder / "JPEGImages")
@@ -237,7 +230,6 @@ NUS_AUTHORS_SEED = 999
 NUS_AUTHORS_LIST = "nus_wide_test_imglist.txt"
 
 _NUS = "NUS-WIDE"
-_NUS_PART = {name: "Train" if name == "train" else "Test" for name in NUS_WIDE_SPLITS}
 # Line 78,372 of the official Labels_lake_Train.txt. It is not a label, so it is read as 0.
 _NUS_SLIP = "-1130179"
 
@@ -267,7 +259,7 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     """
     check_split("nus-wide", split, NUS_WIDE_SPLITS)
     root = Path(root)
-    part = _NUS_PART[split]
+    part = "Train" if split == "train" else "Test"
     truth = find_folder(f"{_NUS} labels", root / "Groundtruth" / "TrainTestLabels")
     image_list = root / "ImageList" / f"{part}Imagelist.txt"
     listed = [_nus_path(line) for line in read_lines(f"{_NUS} image list", image_list)]
@@ -307,10 +299,9 @@ def _nus_authors_half(
     path = root / NUS_AUTHORS_LIST
     if not path.is_file():
         raise DatasetError(
-            f"the authors' halves of {_NUS} need the authors' list of test images: no file "
-            f"{path}. Copy it from datasets/nus-wide of their repository, "
-            "deeplearning-wisc/multi-label-ood, or choose other halves: nus_wide_halves = "
-            f'"nescio" in the benchmark\'s file. {HOW_TO}'
+            f"the authors' halves of {_NUS} need their list of test images: no file {path}. Copy "
+            "it from datasets/nus-wide of deeplearning-wisc/multi-label-ood, or choose other "
+            f'halves: nus_wide_halves = "nescio" in the benchmark\'s file. {HOW_TO}'
         )
     # File names are unique, and in a copy with all images in one folder they are all there is.
     row_of = {Path(images[row]).name: row for row in rows}
@@ -346,8 +337,8 @@ def _find_nus_images(root: Path, listed: list[str]) -> tuple[Path, list[str]]:
         if any(image in names for image in flat):
             if len(set(flat)) < len(flat):
                 raise DatasetError(
-                    f"{folder} has images without the folders of the list, but some images in "
-                    f"different folders have the same name. Unpack the folders too. {HOW_TO}"
+                    f"{folder} lacks the folders of the list, but some images in different folders "
+                    f"have the same name. Unpack the folders too. {HOW_TO}"
                 )
             return folder, flat
     return find_folder(f"{_NUS} images", *candidates), listed
@@ -465,14 +456,8 @@ def load_imagenet22k(root: str | Path, split: str, *, skip_bad: bool = False) ->
         if not skip_bad:
             raise DatasetError(f"ImageNet-22K, {reason}. {HOW_TO}")
         skipped.append(BadFile(wordnet_id, reason))
-    return split_of_classes(
-        "imagenet22k",
-        split,
-        root,
-        files_of_class,
-        skipped=tuple(skipped),
-        notes={"class_ids": _NOTES[split]},
-    )
+    indexed = split_of_classes("imagenet22k", split, root, files_of_class)
+    return replace(indexed, skipped=tuple(skipped), notes={"class_ids": _NOTES[split]})
 
 
 # --- text files -----------------------------------------------------------------------------------

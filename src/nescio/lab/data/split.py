@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._threads import available_cpus, map_ahead
-from nescio.errors import DatasetError, LabelMismatchError, ParameterError
+from nescio.errors import DatasetError, LabelMismatchError, ParameterError, label_difference, listed
 from nescio.models.images import Preprocessing, read_image
 
 HOW_TO = "See docs/how-to/datasets.md."
 
 _BLOCK = 4096
-_NAMED_FILES = 3
 _THREADS = 8  # at least: on a network drive, most of the time is waiting
 _BATCHES_AHEAD = 2
 _CROP_ATTEMPTS = 10
 _CROP_RATIO = (3 / 4, 4 / 3)
 
-Box = tuple[float, float, float, float]
 Indices = Sequence[int] | NDArray[Any]
 Pixels = NDArray[np.uint8]
 
@@ -125,11 +122,8 @@ class Split:
             raise DatasetError(f"{self.title} in {self.root} has no labels.")
         labels = self.labels_for(label_names or self.label_names)
         if labels is None:
-            difference = sorted(set(label_names or ()) ^ set(self.label_names))
-            raise LabelMismatchError(
-                f"{self.title} does not have the labels of the model; the first difference is "
-                f"{difference[0]!r}."
-            )
+            difference = label_difference(label_names or (), self.label_names, "the model")
+            raise LabelMismatchError(f"{self.title}: {difference}")
         return labels
 
     @cached_property
@@ -174,6 +168,10 @@ class Split:
             **({"data_notes": dict(self.notes)} if self.notes else {}),
         }
 
+    def facts(self) -> dict[str, Any]:
+        """Return the manifest and the images that were left out."""
+        return self.manifest() | {"skipped": [asdict(bad) for bad in self.skipped]}
+
 
 def check_split(dataset: str, split: str, splits: Sequence[str]) -> None:
     """Raise unless the data set has this split; the empty string stands for the whole data set."""
@@ -201,10 +199,9 @@ def checked_presence(split: Split, *, skip_bad: bool) -> Split:
         file for file in split.files if os.path.basename(file) not in names[os.path.dirname(file)]
     ]
     if missing and not skip_bad:
-        named = ", ".join(str(split.root / file) for file in missing[:_NAMED_FILES])
-        more = ", ..." if len(missing) > _NAMED_FILES else ""
+        named = listed([str(split.root / file) for file in missing], 3, quoted=False)
         raise DatasetError(
-            f"{split.title} lists {len(missing):,} images that do not exist: {named}{more}. "
+            f"{split.title} lists {len(missing):,} images that do not exist: {named}. "
             "Unpack them, or pass skip_bad=True to continue without them."
         )
     return split.without([BadFile(file, "missing") for file in missing])
@@ -292,7 +289,7 @@ class Augmentation:
             raise ParameterError(f"crop_scale must be two shares, such as [0.5, 1.0], got {scale}.")
         object.__setattr__(self, "crop_scale", scale)
 
-    def box(self, width: int, height: int, rng: np.random.Generator) -> Box:
+    def box(self, width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
         """Return left, top, right and bottom of a random crop."""
         for _ in range(_CROP_ATTEMPTS):
             area = width * height * rng.uniform(*self.crop_scale)
@@ -335,25 +332,15 @@ class Reader:
         return pixels[:, :, ::-1] if flipped else pixels
 
     def batches(self, batches: Iterable[Indices]) -> Iterator[Pixels]:
-        """Give the images of each batch of indices, in order; reading runs ahead of the caller.
-
-        A batch has the shape (n_images, 3, size, size).
-        """
-        pending: deque[list[Future[Pixels]]] = deque()
+        """Give each batch, of shape (n_images, 3, size, size), in order; reading runs ahead."""
         with ThreadPoolExecutor(available_cpus()) as pool:
-            try:
-                for indices in batches:
-                    pending.append([pool.submit(self.pixels, int(index)) for index in indices])
-                    if len(pending) > _BATCHES_AHEAD:
-                        yield np.stack([image.result() for image in pending.popleft()])
-                while pending:
-                    yield np.stack([image.result() for image in pending.popleft()])
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+
+            def read(indices: Indices) -> Pixels:
+                return np.stack([*pool.map(self.pixels, map(int, indices))])
+
+            yield from map_ahead(read, batches, _BATCHES_AHEAD)
 
 
 def in_batches(n_items: int, batch_size: int) -> list[range]:
     """Return consecutive indices in batches of `batch_size`."""
-    return [
-        range(start, min(start + batch_size, n_items)) for start in range(0, n_items, batch_size)
-    ]
+    return [range(n_items)[start : start + batch_size] for start in range(0, n_items, batch_size)]

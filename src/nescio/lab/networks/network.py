@@ -21,13 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from nescio._io.tensors import FileKind
-from nescio._validation import Array, checked_whole, from_table
+from nescio._validation import Array, checked_choice, checked_whole, from_table
 from nescio.detectors.registry import imported
 from nescio.errors import FileError, FileFormatError, ParameterError, ShapeError, nearest, require
 from nescio.lab.networks.weights import (
     lite_imagenet_file,
     load_file,
-    load_state,
     read_state_dict,
     torchvision_imagenet_file,
 )
@@ -58,7 +57,6 @@ _STATE = "state."
 
 # Where the modules are that the paper's repository numbers in its backbone files.
 _PAPER_STAGES = {"densenet121": "features", "resnet101": ""}
-_PAPER_HEAD = {"way1.0.": "hidden.0.", "way1.1.": "hidden.1.", "cls.": "labels."}
 
 
 class TwoLayerHead(nn.Module):
@@ -109,11 +107,10 @@ def prepared(network: nn.Module, device: torch.device | str) -> nn.Module:
 
 def checked_logits(outputs: object, n_labels: int) -> Tensor:
     """Return what a network gave if these are logits for `n_labels` labels; otherwise raise."""
+    if isinstance(outputs, Tensor) and outputs.shape[1:] == (n_labels,):
+        return outputs
     what = type(outputs).__name__
-    if isinstance(outputs, Tensor):
-        if outputs.ndim == 2 and outputs.shape[1] == n_labels:
-            return outputs
-        what = f"shape {tuple(outputs.shape)}"
+    what = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else what
     raise ShapeError(f"the network must return logits of shape (n_images, {n_labels}), got {what}.")
 
 
@@ -169,8 +166,7 @@ def build_network(
         return _build_own(name.removeprefix(OWN), weights, features)
     if features is not None:
         raise ParameterError(
-            "features names a layer of your own network (module:package.module:factory), got "
-            f"{features!r} for {name!r}, whose features are the input of its classifier."
+            f"only your own network needs features, got {features!r} for {name!r}."
         )
     if name.startswith(_TIMM):
         backbone, n_features = _build_timm(name.removeprefix(_TIMM), weights)
@@ -227,27 +223,21 @@ def _build_lite(size: int, weights: str | Path | None) -> tuple[nn.Module, int]:
 def _without_classifier(
     model: nn.Module, name: str, weights: str | Path | None
 ) -> tuple[nn.Module, int]:
-    """Load weights into a model, and replace its classifier by the identity.
-
-    The classifier is the last linear layer, and a dropout before it. Returns the model and the
-    number of features that the classifier read.
-    """
+    """Replace a model's classifier by the identity; return it and the number of its features."""
     linear = {path: part for path, part in model.named_modules() if isinstance(part, nn.Linear)}
     path = next(reversed(linear), None)
     if path is None or linear[path].out_features != _IMAGENET_CLASSES:
         raise ParameterError(
             f"{name} does not end in a linear layer on pooled features, so its classifier cannot "
-            "be replaced. Choose another model, or build it as your own network: "
-            "module:package.module:factory."
+            "be replaced. Build it as your own network: module:package.module:factory."
         )
     parent_path, _, child = path.rpartition(".")
     parent = model.get_submodule(parent_path)
-    siblings = [sibling for sibling, _ in parent.named_children()]
-    before = siblings[siblings.index(child) - 1 :][:1]
+    # A dropout before it regularised the classifier; our head takes the features unchanged.
+    for (before, part), (after, _) in itertools.pairwise([*parent.named_children()]):
+        if after == child and isinstance(part, nn.Dropout):
+            parent.register_module(before, nn.Identity())
     parent.register_module(child, nn.Identity())
-    # The dropout regularised the classifier that is gone; our head takes the features unchanged.
-    if before and isinstance(parent.get_submodule(before[0]), nn.Dropout):
-        parent.register_module(before[0], nn.Identity())
     if weights is not None:
         load_file(model, weights, expected=f"the state dict of {name}", ignoring=(path,))
     return model, linear[path].in_features
@@ -266,17 +256,12 @@ def _build_timm(name: str, weights: str | Path | None) -> tuple[nn.Module, int]:
         except Exception as error:
             raise FileError(
                 f"timm could not load its weights of {name}: {error}. They are "
-                f"{published.get('hf_hub_id') or 'not'} on the Hugging Face hub. Offline, pass "
-                "the path of a local file as weights."
+                f"{published.get('hf_hub_id') or 'not'} on the Hugging Face hub; pass a local file."
             ) from error
     elif weights is not None:
         classifier = published.get("classifier") or ()
-        load_file(
-            model,
-            weights,
-            expected=f"the state dict of timm's {name}",
-            ignoring=(classifier,) if isinstance(classifier, str) else classifier,
-        )
+        ignoring = (classifier,) if isinstance(classifier, str) else classifier
+        load_file(model, weights, expected=f"the state dict of timm's {name}", ignoring=ignoring)
     # If there is a layer between pooling and classifier, num_features is the size before it.
     return model, getattr(model, "head_hidden_size", None) or model.num_features
 
@@ -284,8 +269,7 @@ def _build_timm(name: str, weights: str | Path | None) -> tuple[nn.Module, int]:
 def _build_own(target: str, weights: str | Path | None, features: str | None) -> nn.Module:
     if weights == IMAGENET:
         raise ParameterError(
-            f"there are no ImageNet weights for {target}. Load them in your factory and pass "
-            "weights=None, or pass the path of a file with its state dict."
+            f"there are no ImageNet weights for {target}: pass None, or the path of a state dict."
         )
     model = load_own(target)
     layers = [path for path, _ in model.named_modules() if path]
@@ -312,8 +296,7 @@ def load_own(target: str) -> nn.Module:
         made = factory()
     except Exception as error:  # the factory is not ours and may raise anything
         raise ParameterError(
-            f"{target}() failed: {type(error).__name__}: {error}. The factory must take no "
-            "arguments and return a torch module."
+            f"{target}() failed: {type(error).__name__}: {error}. It must take no arguments."
         ) from error
     if not isinstance(made, nn.Module):
         raise ParameterError(f"{target}() must return a torch module, got {type(made).__name__}.")
@@ -381,10 +364,9 @@ class Checkpoint:
         state: Mapping[str, Tensor] | None = None,
         force: bool = False,
     ) -> None:
-        """Write the file atomically.
+        """Write the file, with `state`, what else is needed to resume training.
 
-        `weights` replaces the state dict of the network, whose names may be others while it is
-        trained. `state` holds what else is needed to resume training.
+        `weights` replaces the state dict of the network, whose names may differ in training.
         """
         weights = self.network.state_dict() if weights is None else weights
         tensors = arrays_of(weights, _NETWORK) | arrays_of(state or {}, _STATE)
@@ -518,40 +500,31 @@ def load_paper_checkpoint(name: str, backbone_file: str | Path, head_file: str |
         Such as densenet.pth and densenetclsfier.pth, with or without the `module.` prefix of
         data-parallel training. The numbers of labels and hidden units are read from the head.
     """
-    if name not in _PAPER_STAGES:
-        allowed = " or ".join(map(repr, _PAPER_STAGES))
-        raise ParameterError(f"name must be {allowed}, got {name!r}.")
-    head_state = _paper_head_state(head_file)
+    checked_choice("name", name, tuple(_PAPER_STAGES))
+    head_state = _renamed_state(head_file, {"way1": "hidden", "cls": "labels"})
+    if "labels.weight" not in head_state or head_state["labels.weight"].ndim != 2:
+        raise FileFormatError(
+            f"{head_file} has no matrix 'cls.weight', so it is not a classifier that the paper's "
+            "code saved. Are the two files swapped?"
+        )
     n_labels, n_hidden = head_state["labels.weight"].shape
     network = build_network(name, n_labels, n_hidden=n_hidden)
     assert isinstance(network, Network)
-    backbone_state = _paper_backbone_state(network.backbone, _PAPER_STAGES[name], backbone_file)
+    stages = _PAPER_STAGES[name]
+    parts = [part for part, _ in network.backbone.get_submodule(stages).named_children()]
+    numbered = {str(number): f"{stages}.{part}".lstrip(".") for number, part in enumerate(parts)}
+    backbone_state = _renamed_state(backbone_file, numbered)
     what = f"the head (way1, cls) that the paper's code saves with its {name}"
-    load_state(network.head, head_state, source=head_file, expected=what)
+    load_file(network.head, head_file, expected=what, state=head_state)
     what = f"the numbered modules of {name} that the paper's code saves"
-    load_state(network.backbone, backbone_state, source=backbone_file, expected=what)
+    load_file(network.backbone, backbone_file, expected=what, state=backbone_state)
     return network
 
 
-def _paper_head_state(path: str | Path) -> dict[str, Tensor]:
-    state = {}
-    for name, tensor in read_state_dict(path).items():
-        prefix = next((prefix for prefix in _PAPER_HEAD if name.startswith(prefix)), "")
-        state[_PAPER_HEAD.get(prefix, "") + name.removeprefix(prefix)] = tensor
-    if "labels.weight" not in state or state["labels.weight"].ndim != 2:
-        raise FileFormatError(
-            f"{path} has no matrix 'cls.weight', so it is not a classifier that the paper's code "
-            "saved. Are the two files swapped?"
-        )
-    return state
-
-
-def _paper_backbone_state(backbone: nn.Module, stages: str, path: str | Path) -> dict[str, Tensor]:
-    """Return the state with names instead of numbers: "0.weight" is "features.conv0.weight"."""
-    children = [name for name, _ in backbone.get_submodule(stages).named_children()]
-    names = {str(number): f"{stages}.{name}".lstrip(".") for number, name in enumerate(children)}
+def _renamed_state(path: str | Path, names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return the state dict in a file with our names: "0.weight" is "features.conv0.weight"."""
     state = {}
     for key, tensor in read_state_dict(path).items():
-        number, _, rest = key.partition(".")
-        state[f"{names.get(number, number)}.{rest}"] = tensor
+        part, _, rest = key.partition(".")
+        state[f"{names.get(part, part)}.{rest}"] = tensor
     return state

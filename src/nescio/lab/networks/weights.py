@@ -25,7 +25,6 @@ from nescio._io.files import existing_file
 from nescio._io.tensors import read_tensors, verify_checksum
 from nescio.errors import FileError, FileFormatError, ParameterError, listed, require
 
-_NESTED_UNDER = ("state_dict", "model")
 _NAMED_IN_ERRORS = 3
 # Files from before 2018 have norm.1 for norm1; torchvision never published the DenseNets again.
 _OLD_DENSENET_NAME = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
@@ -46,18 +45,18 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         content: Any = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
     else:
         content = _read_torch_file(path)
-    for key in _NESTED_UNDER:
+    for key in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not (isinstance(content, dict) and content) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
     ):
-        names = ""
+        what = type(content).__name__
         if isinstance(content, dict):
-            names = f" with {listed([*content], _NAMED_IN_ERRORS) or 'no entries'}"
+            what += f" with {listed([*content], _NAMED_IN_ERRORS) or 'no entries'}"
         raise FileFormatError(
-            f"{path} does not hold a state dict but a {type(content).__name__}{names}. Expected "
-            "tensors by name, as torch.save(model.state_dict(), path) writes them."
+            f"{path} does not hold a state dict but a {what}. Expected tensors by name, as "
+            "torch.save(model.state_dict(), path) writes them."
         )
     state: dict[str, Tensor] = content
     consume_prefix_in_state_dict_if_present(state, "module.")
@@ -75,8 +74,7 @@ def _read_torch_file(path: Path) -> Any:
         what = f"Python objects ({unsafe[1]})" if unsafe else "more than tensors"
         raise FileFormatError(
             f"cannot read {path}: it holds {what}, or is damaged. Unpickling objects can run code, "
-            "so only tensors are read. Save the model again with "
-            "torch.save(model.state_dict(), path)."
+            "so only tensors are read: save them by torch.save(model.state_dict(), path)."
         ) from error
     # On damaged files, torch.load raises many kinds of errors: KeyError, EOFError, ...
     except Exception as error:
@@ -87,25 +85,18 @@ def _read_torch_file(path: Path) -> Any:
 
 
 def load_file(
-    model: nn.Module, path: str | Path, *, expected: str, ignoring: Sequence[str] = ()
-) -> None:
-    """Load the state dict in a file into a model; see `load_state`."""
-    load_state(model, read_state_dict(path), source=path, expected=expected, ignoring=ignoring)
-
-
-def load_state(
     model: nn.Module,
-    state: dict[str, Tensor],
+    path: str | Path,
     *,
-    source: str | Path,
     expected: str,
     ignoring: Sequence[str] = (),
+    state: dict[str, Tensor] | None = None,
 ) -> None:
-    """Load a complete state dict into a model, or raise an error that names what does not fit.
+    """Load the state dict in a file, or the one made from it, into a model; raise unless it fits.
 
-    If this raises, some of the model's tensors are overwritten. `expected` describes the state
-    dict for error messages. Tensors of the modules in `ignoring` are ignored.
+    `expected` describes it for errors. Tensors of the modules in `ignoring` are ignored.
     """
+    state = read_state_dict(path) if state is None else state
     own = model.state_dict()
     for name in list(state):
         renamed = _OLD_DENSENET_NAME.sub(r"\1\2.", name)
@@ -118,7 +109,7 @@ def load_state(
     except (RuntimeError, ValueError) as error:
         lines = str(error).splitlines()
         first = " ".join(line.strip() for line in lines[1 : 1 + _NAMED_IN_ERRORS] or lines)
-        raise FileFormatError(f"{source} does not fit: {first} {wanted}") from error
+        raise FileFormatError(f"{path} does not fit: {first} {wanted}") from error
     # Old files do not have this count of batches, and nothing here reads it.
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]
     prefixes = tuple(f"{module}." for module in ignoring)
@@ -129,7 +120,7 @@ def load_state(
             for what, names in (("missing", missing), ("unexpected", unexpected))
             if names
         ]
-        raise FileFormatError(f"{source} does not fit: {' and '.join(wrong)} tensors. {wanted}")
+        raise FileFormatError(f"{path} does not fit: {' and '.join(wrong)} tensors. {wanted}")
 
 
 def torchvision_imagenet_file(name: str) -> Path:
@@ -137,8 +128,7 @@ def torchvision_imagenet_file(name: str) -> Path:
     published = require("torchvision.models", "torch").get_model_weights(name).__members__
     if "IMAGENET1K_V1" not in published:
         raise ParameterError(
-            f"torchvision has no IMAGENET1K_V1 weights for {name}. Pass the path of a local file "
-            "as weights, or None for random ones."
+            f"torchvision has no IMAGENET1K_V1 weights for {name}: pass the path of a file or None."
         )
     url = published["IMAGENET1K_V1"].url
     file = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
@@ -150,8 +140,7 @@ def torchvision_imagenet_file(name: str) -> Path:
         except (OSError, RuntimeError, HTTPException) as error:
             raise FileError(
                 f"the ImageNet weights of {name} are not in {file.parent} and could not be "
-                f"downloaded: {error}. Download {file.name} from {url} to it, or pass the "
-                "path of a local file as weights."
+                f"downloaded: {error}. Download {file.name} from {url}, or pass a local file."
             ) from error
     return file
 
@@ -164,7 +153,6 @@ def lite_imagenet_file(size: int) -> Path:
 
 # --- spectral normalisation -----------------------------------------------------------------------
 
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _PARTS = "parametrizations.weight."  # what torch puts before the names of a weight's parts
 _STEPS = 100  # of the power method: singular values that are close together need many
 
@@ -174,9 +162,7 @@ class SpectralNorm:
 
     A weight, as a matrix with one row per output, is divided by its largest singular value, which
     one step of the power method per batch keeps track of. docs/how-to/train-a-network.md says why.
-    Only training needs the parts of such a layer. A saved network has plain weights.
-
-    `trained` is the part of the network that is trained. Layers without gradients stay as they are.
+    Layers without gradients stay as they are, and a saved network has plain weights.
     """
 
     def __init__(self, network: nn.Module, trained: nn.Module) -> None:
@@ -187,7 +173,7 @@ class SpectralNorm:
             for path, layer in network.named_modules()
             # A weight that the user's own module computes is no parameter, and stays as it is.
             if layer in parts
-            and isinstance(layer, _LAYERS)
+            and isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
             and isinstance(layer.weight, nn.Parameter)
             and layer.weight.requires_grad
         }
