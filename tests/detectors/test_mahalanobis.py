@@ -115,7 +115,7 @@ def test_bad_labels_are_explained(data):
     features, labels = data
     with pytest.raises(InputError, match="every value must be 0 or 1"):
         ns.Mahalanobis().fit(features, 2 * labels)
-    with pytest.raises(ShapeError, match=r"\(300, n_labels\), multi-hot, got \(10, 5\)"):
+    with pytest.raises(ShapeError, match="must have 300 rows, one per sample, got 10"):
         ns.Mahalanobis().fit(features, labels[:10])
     with pytest.raises(InputError, match="all 0"):
         ns.Mahalanobis().fit(features, 0 * labels)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from nescio.calibration.calibration import (
-    ALL,
     CUSTOM,
     LABEL_COUNT,
-    MIN_GROUP_SIZE,
     TIE_TOLERANCE,
     TOP_LABEL,
     Calibration,
@@ -19,10 +17,8 @@ from nescio.calibration.calibration import (
 from nescio.calibration.medians import Medians
 
 __all__ = [
-    "ALL",
     "CUSTOM",
     "LABEL_COUNT",
-    "MIN_GROUP_SIZE",
     "TIE_TOLERANCE",
     "TOP_LABEL",
     "Calibration",

@@ -50,9 +50,6 @@ from nescio.errors import (
 
 Scores = NDArray[np.float64]
 
-# The share of calibration scores that may equal the threshold without a warning.
-_TIES_ALLOWED = 0.01
-
 # Relative to the score or, for scores close to 0, to the median size of the calibration scores.
 # float32 rounds by up to 2 ** -24. The sums and products of a score were measured to add up to
 # 2 ** -21, with and without the wide registers of a processor; decision 0019 names the exceptions.
@@ -127,14 +124,6 @@ class Threshold:
         share kept in the long run is at least `tpr` with this confidence.
     rank : int
         The threshold is the limit of the rank-th smallest calibration score, counted from 1.
-
-    Examples
-    --------
-    >>> import nescio as ns
-    >>> logits = np.random.default_rng(0).normal(-2, 3, (100, 20))
-    >>> threshold = ns.JointEnergy().calibrate(logits).calibration_.thresholds["all"]
-    >>> threshold.rank, threshold.tpr
-    (5, 0.95)
     """
 
     scores: Scores
@@ -187,8 +176,8 @@ class Threshold:
         """Warn if many calibration scores, or all of them, equal the threshold."""
         below, tied = self.below_and_tied()
         score = self.scores[self.rank - 1]
-        # Two scores may be as close as the tolerance by chance.
-        if tied <= max(2, _TIES_ALLOWED * self.n_samples):
+        # Two scores, or one in a hundred, may be as close as the tolerance by chance.
+        if tied <= max(2, 0.01 * self.n_samples):
             return
         if tied == np.count_nonzero(np.isfinite(self.scores)):
             text = (
@@ -281,13 +270,7 @@ class Threshold:
         return below, upto - below
 
     def statement(self, confidence: float = 0.99) -> str:
-        """Return the guarantee as a sentence.
-
-        Examples
-        --------
-        >>> print(Threshold.from_scores(np.arange(1000.0)).statement())
-        With 1,000 calibration samples, the true TPR lies in [0.9307, 0.9661] with 99 % confidence.
-        """
+        """Return the guarantee as a sentence."""
         low, high = self.tpr_interval(confidence)
         return (
             f"With {self.n_samples:,} calibration samples, the true TPR lies in "
@@ -454,14 +437,6 @@ class Calibration(Result):
 
         `groups` gives the group name of each sample; without it, there is one threshold. Groups
         with too few samples get none of their own: the threshold of all samples holds for them.
-
-        Examples
-        --------
-        >>> calibration = Calibration.from_scores(
-        ...     np.arange(200.0), tpr=0.9, groups=["day"] * 100 + ["night"] * 100
-        ... )
-        >>> {name: round(value, 2) for name, value in calibration.threshold_values.items()}
-        {'day': 9.0, 'night': 109.0, 'all': 19.0}
         """
         scores = checked_scores(scores)
         if groups is None:

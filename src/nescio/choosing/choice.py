@@ -36,6 +36,7 @@ Values = tuple[float, ...]
 
 _NEAR = "near"
 
+# Simple detectors come first, because the first of equal detectors is picked.
 _OF_LOGITS = (
     "joint_energy",
     "top_k_joint_energy(k=20)",
@@ -392,18 +393,6 @@ def choose(
     )
 
 
-def default_candidates(layers: Sequence[str]) -> list[str]:
-    """Return the detectors of logits, and those of features once for each layer.
-
-    Simple detectors come first, because the first of equal detectors is picked.
-    """
-    names = list(_OF_LOGITS)
-    for layer in layers:
-        only, more = ("", "") if layer == "features" else (f"(layer={layer})", f", layer={layer}")
-        names += [text.format(layer=only, and_layer=more) for text in _OF_FEATURES]
-    return names
-
-
 def _named(
     detectors: Sequence[Any] | None, train: Outputs, held_out: Outputs
 ) -> dict[str, Detector]:
@@ -412,7 +401,12 @@ def _named(
         layers = [name for name in train.layers if name in held_out.layers]
         if train.features is not None and held_out.features is not None:
             layers.insert(0, "features")
-        detectors = default_candidates(layers)
+        names = list(_OF_LOGITS)
+        for layer in layers:
+            only = "" if layer == "features" else f"(layer={layer})"
+            more = "" if layer == "features" else f", layer={layer}"
+            names += [text.format(layer=only, and_layer=more) for text in _OF_FEATURES]
+        detectors = names
     if isinstance(detectors, str | Detector) or not len(detectors):
         raise ParameterError(
             "detectors must be a list of at least one detector, such as ['joint_energy', 'knn'], "
@@ -506,17 +500,7 @@ def ordered(standings: Sequence[Standing]) -> tuple[Standing, ...]:
 
 
 def paired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return the p-value of a paired t-test over folds; None with a single fold.
-
-    Folds share samples, so it is an approximation.
-
-    Examples
-    --------
-    >>> paired_p_value([0.9, 1.1, 1.0], [0.5, 0.8, 0.6])
-    0.00816
-    >>> paired_p_value([1.0, 1.0], [1.0, 1.0])
-    1.0
-    """
+    """Return the p-value of a paired t-test over folds, which share samples: an approximation."""
     differences = np.subtract(a, b)
     if len(differences) < 2:
         return None

@@ -31,8 +31,6 @@ from nescio.outputs import Head, Outputs
 from nescio.outputs.outputs import PENULTIMATE
 
 FEWEST = 10  # in-distribution samples, and near samples, that an FPR is computed from
-SHUFFLED = "shuffled"
-_REFERENCE_ONE_IN = 5
 
 Indices = NDArray[np.intp]
 
@@ -43,10 +41,7 @@ Indices = NDArray[np.intp]
 def checked_inputs(
     train: Outputs, held_out: Outputs, far: Mapping[str, Outputs], *, refit: bool
 ) -> tuple[Outputs, Outputs, dict[str, Outputs]]:
-    """Return the outputs with what the folds need and nothing else; raise if they cannot be used.
-
-    Layers that only some of them have are left out.
-    """
+    """Return the outputs with only what the folds need; raise if they cannot be used."""
     sets = {"the training data": train, "the held-out data": held_out, **far}
     check_same_labels(held_out, sets)
     for name, outputs in sets.items():
@@ -168,10 +163,8 @@ def label_folds(
         raise TooFewSamplesError(
             f"at most {max(len(rows.id) for rows in folds)} held-out samples of a fold have a "
             f"known label, and at most {max(rows.n_near for rows in folds)} samples carry only "
-            f"left-out labels and stand for unknown inputs. {FEWEST} of each are needed "
-            f"({len(folds)} folds). Use fewer folds, which leave out more labels at a time "
-            "(n_folds=2), pass more held-out data, or drop labels that almost every sample has "
-            "(Outputs.select_labels)."
+            f"left-out labels, but {FEWEST} of each are needed. Use fewer folds (n_folds=2) or "
+            "more held-out data, or drop labels that almost all have (Outputs.select_labels)."
         )
     return folds
 
@@ -194,7 +187,7 @@ def _rows(
         for outputs in (train, held_out)
     ]
     if refit:
-        n_reference = len(fitted) // _REFERENCE_ONE_IN
+        n_reference = len(fitted) // 5
         reference, fitted = fitted[:n_reference], fitted[n_reference:]
     else:
         # The model has learned from all training samples, those of the removed labels too. Only
@@ -233,11 +226,7 @@ def make_fold(
     *,
     refit: bool,
 ) -> Fold:
-    """Return what a model that does not know the removed labels gives.
-
-    With `refit`, its head is trained anew on the features; else the columns of the removed labels
-    are dropped.
-    """
+    """Return what a model with a refitted head gives, or the model without the removed columns."""
     kept, fitted, tested = rows.kept.tolist(), train[rows.train], held_out[rows.id]
     near = [held_out[rows.near_held_out]]
     far = {name: outputs[rows.id] for name, outputs in far.items()}
@@ -245,7 +234,7 @@ def make_fold(
         reference = train[rows.reference]
         without_removed = refit_head(fitted, reference, kept, rng=rng)
         near.insert(0, train[rows.near_train])
-        far = {SHUFFLED: shuffled(tested, rng), **far}
+        far = {"shuffled": shuffled(tested, rng), **far}
     else:
         reference = held_out[rows.reference]
         without_removed = partial(Outputs.select_labels, labels=kept)

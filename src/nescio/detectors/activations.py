@@ -66,11 +66,8 @@ def _check_width(inputs: Any, weight: Any) -> None:
 
 
 def _growth(inputs: Any, lowest: Any) -> Any:
-    """Return exp(sum of a row / sum of its values from `lowest` on) as a column.
-
-    The papers take inputs that have passed a ReLU. Of other inputs, only positive values count.
-    """
-    positive = inputs.clip(min=0.0)
+    """Return exp(sum of a row / sum of its values from `lowest` on) as a column."""
+    positive = inputs.clip(min=0.0)  # all are positive in the papers, after a ReLU
     total = positive.sum(1)[:, None]
     kept = (positive * (inputs >= lowest)).sum(1)[:, None]
     ratio = where(kept > 0, total / where(kept > 0, kept, 1.0), 1.0)

@@ -312,9 +312,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 )
             if data.logits is None:
                 raise MissingInputError(
-                    f"groups={groups!r} needs logits, and only "
-                    f"{' and '.join(data.arrays.names)} were passed. Pass Outputs, which hold "
-                    "both."
+                    f"groups={groups!r} needs logits, and only {' and '.join(data.arrays.names)} "
+                    "were passed. Pass Outputs, which hold both."
                 )
             return Calibration.from_logits(
                 scores, data.logits, groups, tpr=tpr, confidence=confidence

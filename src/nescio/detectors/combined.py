@@ -224,12 +224,14 @@ class Combined(Detector):
             "columns": data.columns,
         }
         parts = [copy.copy(part).set_params(nonfinite="out") for part in self.detectors_]
-        scores, explanations = [], []
+        scores, explanations, nearest = [], [], []
         for part in parts:
             alone = part._decide(arrays, None)
             scores.append(alone.scores)
             named = alone._replace(data=replace(alone.data, **names))
             explanations.append(part._explain(named) if part.explains else None)
+            search = getattr(part, "nearest", None)
+            nearest.append(search and search(arrays, min(_N_NEAREST, len(part.bank_))))
         part_scores = np.stack(scores, axis=1)
         usable = usable_rows(arrays, self)
         if usable is not None:
@@ -244,16 +246,9 @@ class Combined(Detector):
             part_p_values=p_values,
             shares=against / against.sum(1, keepdims=True),
             explanations=tuple(explanations),
-            nearest=tuple(_nearest(part, arrays) for part in parts),
+            nearest=tuple(nearest),
             **self._explained(decided),
         )
-
-
-def _nearest(part: Detector, arrays: Arrays) -> Array | None:
-    if not hasattr(part, "nearest"):
-        return None
-    rows: Array = part.nearest(arrays, min(_N_NEAREST, len(part.bank_)))
-    return rows
 
 
 def reference_scores(part: Detector, what: str = "scores") -> Scores:
@@ -288,11 +283,6 @@ def continuous_p_values(reference: Scores, scores: Scores, limits: Scores | None
 
     A score from the limit of a reference score on (`tie_limits`, by default the score itself)
     counts as at least that score. So rounding does not move a score across tied reference scores.
-
-    Examples
-    --------
-    >>> continuous_p_values(np.array([0.0, 1.0, 3.0]), np.array([-1.0, 0.0, 2.0, 9.0]))
-    array([0.125, 0.25 , 0.625, 0.75 ])
     """
     n = len(reference)
     scores = np.minimum(scores, reference[-1])

@@ -10,14 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio import scores
-from nescio._validation import (
-    Array,
-    FloatArray,
-    checked_flag,
-    checked_whole,
-    is_torch,
-    multi_hot,
-)
+from nescio._validation import Array, FloatArray, checked_flag, checked_whole, is_torch
 from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Decided, Detector
 from nescio.detectors.inputs import Arrays
@@ -158,11 +151,8 @@ def memberships(labels: Array | None, n_samples: int) -> Matrix:
         return np.ones((n_samples, 1))
     if labels.ndim == 1:
         labels = labels[:, None] == np.unique(labels)
-    if labels.ndim != 2 or len(labels) != n_samples:
-        raise ShapeError(
-            f"labels must have shape ({n_samples}, n_labels), multi-hot, got {labels.shape}."
-        )
-    labels = multi_hot(labels)
+    if len(labels) != n_samples:
+        raise ShapeError(f"labels must have {n_samples} rows, one per sample, got {len(labels)}.")
     if not labels.any():
         raise InputError("labels are all 0: no sample has a label to learn from.")
     return labels.astype(np.float64)
@@ -264,10 +254,7 @@ class LinearProbe(FeatureDetector):
 
 
 def _spectrum(moved: FloatArray) -> tuple[Matrix, Matrix]:
-    """Return the eigenvalues and the directions of the scatter, without those that are empty.
-
-    They come from the smaller one of two matrices: of features, or of samples.
-    """
+    """Return the eigenvalues and the directions of the scatter, without those that are empty."""
     if moved.shape[1] <= len(moved):
         eigenvalues, directions = np.linalg.eigh(moved.T @ moved)
         return np.maximum(eigenvalues, 0.0), directions
@@ -490,8 +477,7 @@ class ViM(FeatureDetector):
         if rank <= self.n_components:
             raise InputError(
                 f"the training features vary in {rank} directions, and vim with n_components = "
-                f"{self.n_components} needs at least one more than these. Learn from more "
-                "samples, or choose a smaller n_components."
+                f"{self.n_components} needs one more. Learn from more samples, or choose a smaller."
             )
         n_outside = len(variances) - (self.n_components or rank // 2)
         self.outside_ = np.ascontiguousarray(directions[:, :n_outside])

@@ -28,7 +28,6 @@ from nescio.scores import exp, largest, where
 _WANG = "Wang et al., NeurIPS 2021"
 _WANG_APPENDIX = f"{_WANG} (appendix)"
 _HENDRYCKS_2017 = "Hendrycks & Gimpel, ICLR 2017"
-_HENDRYCKS_2019 = "Hendrycks et al., 2019 (arXiv:1911.11132)"
 
 _EACH = {
     "energy": ("energy", scores.label_energy),
@@ -114,7 +113,7 @@ class MaxLogit(_LabelScore):
     """The largest logit."""
 
     name, term, aggregate = "max_logit", "logit", "max"
-    paper = _HENDRYCKS_2019
+    paper = "Hendrycks et al., 2019 (arXiv:1911.11132)"
 
 
 class SumLogit(_LabelScore):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._validation import Array, FloatArray, checked_whole
-from nescio.detectors.features import FeatureDetector, row_blocks, unit_rows
+from nescio.detectors.features import FeatureDetector, by_blocks, row_blocks, unit_rows
 from nescio.detectors.inputs import Arrays, usable_rows
 from nescio.errors import (
     InputError,
@@ -220,13 +220,13 @@ class NNGuide(BankDetector):
 
     def _score(self, arrays: Arrays) -> Array:
         self._check_enough(len(self.bank_))  # k may have been set since
-        inputs: FloatArray = arrays[self.layer]
-        guidance = np.empty(len(inputs))
-        for block in row_blocks(len(inputs), max(self.bank_.shape)):
-            unit = unit_rows(inputs[block]).astype(self.bank_.dtype, copy=False)
-            guidance[block] = scores.largest(unit @ self.bank_.T, self.k).mean(1, dtype=np.float64)
-        energies: FloatArray = scores.joint_energy(arrays.logits)
-        return guidance * energies
+
+        def guidance(rows: FloatArray) -> Any:
+            similarities = unit_rows(rows).astype(self.bank_.dtype, copy=False) @ self.bank_.T
+            return scores.largest(similarities, self.k).mean(1, dtype=np.float64)
+
+        guided: Array = by_blocks(guidance, arrays[self.layer], max(self.bank_.shape))
+        return guided * scores.joint_energy(arrays.logits)
 
 
 @dataclass(eq=False, repr=False)
@@ -305,8 +305,7 @@ class LabelNeighbours(NearestNeighbours):
         if not len(useful):
             raise InputError(
                 f"{self.name} learns from training samples that carry a label and whose features "
-                f"are not all 0, and none of the {len(carried):,} is such. Check labels and "
-                "features."
+                f"are not all 0, and none of the {len(carried):,} is such."
             )
         self.rows_ = useful[self._drawn(len(useful))]
         self.bank_ = unit_rows(features, self.rows_)

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors.base import Detector
+from nescio.detectors.features import by_blocks
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError
-
-_ROWS_AT_ONCE = 4096
 
 
 @dataclass(eq=False, repr=False)
@@ -181,13 +180,10 @@ class IsolationForest(Detector):
     def _score(self, arrays: Arrays) -> Array:
         # The trees were grown in float32, so values are compared in float32.
         values = arrays.logits.astype(np.float32)
-        scores = np.empty(len(values))
-        for start in range(0, len(values), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            scores[rows] = self._mean_length(values[rows])
+        lengths: Array = by_blocks(self._mean_length, values, len(self.features_))
         if self.scale_ == 0:  # a single training sample: all samples get the same score
             return np.full(len(values), -0.5)
-        return -(2.0 ** (-scores / float(self.scale_)))
+        return -(2.0 ** (-lengths / float(self.scale_)))
 
     def _mean_length(self, values: NDArray[np.float32]) -> Array:
         n_trees, n_nodes = self.features_.shape

@@ -31,18 +31,6 @@ def register(kind: type[Detector]) -> type[Detector]:
     """Make a detector of your own known by its name, for `nescio.load` and the command line.
 
     Can be used as a decorator.
-
-    Examples
-    --------
-    >>> from nescio.detectors import Detector
-    >>> @register
-    ... class LowestLogit(Detector):
-    ...     name = "lowest_logit"
-    ...     scores_from = ("logits",)
-    ...
-    ...     def _score(self, arrays):
-    ...         return arrays.logits.min(axis=1)
-    >>> del DETECTORS["lowest_logit"]  # only here: other examples read the registry too
     """
     if not (inspect.isclass(kind) and issubclass(kind, Detector)) or inspect.isabstract(kind):
         raise ParameterError(f"expected a class that derives from nescio.Detector, got {kind!r}.")
@@ -56,10 +44,7 @@ def register(kind: type[Detector]) -> type[Detector]:
 
 
 def find_own() -> None:
-    """Register every detector defined in a module of this package.
-
-    Those that can be explained by label come first, joint energy above all; those that learn last.
-    """
+    """Register every detector defined in a module of this package; those that learn come last."""
     kinds: list[type[Detector]] = []
     for module_info in pkgutil.iter_modules([str(Path(__file__).parent)]):
         module = importlib.import_module(f"nescio.detectors.{module_info.name}")

@@ -41,17 +41,6 @@ def load(path: str | Path) -> Detector:
 
     A detector of your own class must be registered first (`nescio.register`, or `nescio --use` on
     the command line), or read with its class's own `load`: a file never chooses the code to run.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import nescio as ns
-    >>> logits = np.random.default_rng(0).normal(-2, 3, (100, 20))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ns.JointEnergy().calibrate(logits).save(f"{folder}/tagger.nescio")
-    ...     detector = load(f"{folder}/tagger.nescio")
-    >>> detector.predict(logits[:3])
-    array([1, 1, 1])
     """
     return load_as(Detector, path)  # type: ignore[type-abstract]  # it stands for any class
 
@@ -104,7 +93,7 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
         "label_names": getattr(detector, "label_names_", None),
         "layers": getattr(detector, "layers_", None),
         "columns": None if columns is None else list(columns),
-        "calibration": None if calibration is None else _calibration_to_json(calibration),
+        "calibration": None if calibration is None else _as_json(calibration),
         "learned_from": getattr(detector, "_learned_from", {}),
         "made_with": getattr(detector, "_made_with", {}),
         "parts": parts,
@@ -112,32 +101,21 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
     return node, tensors
 
 
-def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
-    return {
-        "by": calibration.by,
-        "edges": list(calibration.edges),
-        "ranks": list(calibration.ranks),
-        "groups": [
-            {
-                "name": name,
-                "n_samples": threshold.n_samples,
-                "tpr": threshold.tpr,
-                "confidence": threshold.confidence,
-                "rank": threshold.rank,
-            }
-            for name, threshold in calibration.thresholds.items()
-        ],
-    }
+def _as_json(calibration: Calibration) -> dict[str, Any]:
+    facts = ("n_samples", "tpr", "confidence", "rank")
+    groups = [
+        {"name": name, **{fact: getattr(threshold, fact) for fact in facts}}
+        for name, threshold in calibration.thresholds.items()
+    ]
+    edges, ranks = list(calibration.edges), list(calibration.ranks)
+    return {"by": calibration.by, "edges": edges, "ranks": ranks, "groups": groups}
 
 
 # --- from the file ----------------------------------------------------------------------------
 
 
 def load_as(kind: type[DetectorT], path: str | Path) -> DetectorT:
-    """Read a detector of a known class, or any if it is `Detector`.
-
-    Every flaw of the file is a `FileFormatError` that names it.
-    """
+    """Read a detector of a known class, or any if it is `Detector`."""
     try:
         tensors, node = _KIND.read(path, copy=True)
     except FileFormatError as error:

@@ -64,7 +64,6 @@ _TRUSTED = ("nescio.models.table_features.TableFeatures", "numpy.dtype")
 _PATH_KEY = re.compile(rb"(\x08|\x88\x80*\x00)location")
 _TAGS = ("nescio", "multi-label-classification", "out-of-distribution-detection")
 _MOST_LABELS = 100
-_POSITIVE = "In-distribution samples are the positive side."
 _USE = """```python
 import nescio as ns
 
@@ -269,9 +268,8 @@ def write_model(
             export_onnx(wrapped, folder / GRAPH_FILE, samples=samples, input_shape=input_shape)
         except ExportError as error:
             raise ExportError(
-                f"{error} To use this model as it is, keep the original model and save the "
-                "detector alone: wrapped.save(path). Later, load the model with your own code, and "
-                "wrap(model, detector=path)."
+                f"{error} To use this model as it is, save the detector alone: wrapped.save(path). "
+                "Later, load the model with your own code, and wrap(model, detector=path)."
             ) from error
     files = {name: folder / name for name in HASHED_FILES if (folder / name).exists()}
     hashes = {name: content_hash(path) for name, path in files.items()}
@@ -326,9 +324,8 @@ def _read_settings(folder: Path) -> Settings:
             raise FileFormatError(f"{path} names an unknown file: {name!r}.")
         if content_hash(existing_file(folder / name)) != expected:
             raise FileFormatError(
-                f"{folder / name} has changed since the folder was saved, so that the calibration "
-                "does not hold for it. If the model was trained again, calibrate it again too and "
-                "save the wrapped model."
+                f"{folder / name} has changed since the folder was saved. If the model was trained "
+                "again, calibrate it again too and save the wrapped model."
             )
     return settings
 
@@ -424,7 +421,8 @@ def _card(title: str, wrapped: Wrapped, evaluation: Evaluation | Comparison | No
         sections += ["## Labels", ", ".join([*shown, *more])]
     if evaluation is not None:
         table = str(evaluation).replace("`", "'")
-        sections += ["## Evaluation", f"```text\n{table}\n```", _POSITIVE]
+        sections += ["## Evaluation", f"```text\n{table}\n```"]
+        sections += ["In-distribution samples are the positive side."]
     return "\n\n".join(sections) + "\n"
 
 

@@ -33,8 +33,6 @@ models, pyfunc, types = (
 
 __all__ = ["load_model", "log_model", "save_model"]
 
-_FOLDER = "nescio"  # within a model
-
 
 def log_model(
     wrapped: Wrapped | Any,
@@ -161,7 +159,7 @@ def _prepared(
     wrapped = wrap(wrapped)
     example = _as_example(input_example, wrapped)
     with tempfile.TemporaryDirectory() as parent:
-        folder = Path(parent) / _FOLDER
+        folder = Path(parent) / "nescio"
         folder.mkdir()
         loaded = write_model(wrapped, folder, samples=example, trusted=trusted)
         detector: Any = loaded.detector
@@ -198,10 +196,8 @@ def _requirements(wrapped: Wrapped) -> list[str]:
 
 
 def _column_of_texts(inputs: Any, wrapped: Wrapped) -> Any:
-    """Return the only column of a frame if it holds texts, as MLflow passes them.
-
-    A scikit-learn model that was fitted on a data frame knows its columns, and gets a frame.
-    """
+    """Return the only column of a frame if it holds texts, as MLflow passes them."""
+    # A scikit-learn model that was fitted on a data frame knows its columns, and gets a frame.
     is_column = isinstance(inputs, pandas.DataFrame) and inputs.shape[1] == 1
     if not is_column or hasattr(wrapped.runner.model, "feature_names_in_"):
         return inputs

@@ -142,8 +142,7 @@ class Verdicts:
 def connected() -> Iterator[Any]:
     """Give Ray, connected to the cluster at RAY_ADDRESS, or to a new one on this machine.
 
-    A connection that exists already is used and stays open. Otherwise it is closed at the end, and
-    what was started here is stopped and removed.
+    A connection that exists already is used and stays open; otherwise it is closed at the end.
     """
     ray = require("ray", "ray")
     if ray.is_initialized():
@@ -180,13 +179,9 @@ def count_processors(ray: Any) -> int:
 def map_on_cluster(
     ray: Any, work: Callable[[Any], Any], items: Sequence[Any], n_processes: int
 ) -> Iterator[Any]:
-    """Give what the processes of a cluster make of each item, in order.
-
-    Each process has one processor. `work` travels through Ray's object store, once to each node.
-    Ray repeats what a lost node has not done on another one.
-    """
+    """Give what the processes of a cluster, of one processor each, make of each item, in order."""
     task = ray.remote(num_cpus=1)(_work)
-    stored = [ray.put(work)]  # in a list, so that Ray does not send it with each item
+    stored = [ray.put(work)]  # once to each node; in a list, or Ray would send it with each item
     waiting: deque[Any] = deque()
     for item in items:
         if len(waiting) >= 2 * n_processes:

@@ -33,8 +33,6 @@ from nescio.models.inputs import length_of
 
 __all__ = ["WithVerdict"]
 
-_COLUMNS = ("score", "p_value", "verdict")
-
 
 def _estimator_has(name: str) -> Callable[[Any], bool]:
     """Return whether the estimator has a method, so that `hasattr` says so."""
@@ -247,7 +245,7 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
         """Return the names of the columns that `transform` gives."""
-        return np.asarray(_COLUMNS, dtype=object)
+        return np.array(["score", "p_value", "verdict"], dtype=object)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

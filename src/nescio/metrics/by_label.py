@@ -47,29 +47,14 @@ def sample_labels(outputs: Outputs) -> SampleLabels:
 
 @dataclass(frozen=True)
 class Rate:
-    """How some samples fare: those with one label, or with a label of one frequency.
+    """How some samples fare: those with one label, or with a label of one frequency."""
 
-    Attributes
-    ----------
-    name : str
-        The label, or the frequency: "rare", "medium", "frequent", or "no label".
-    frequency : str
-        The frequency of the label.
-    n_samples, n_flagged : int
-        How many samples there are, and how many of them are flagged.
-    false_alarms : Estimate
-        The share that is flagged, with its interval (Clopper-Pearson).
-    fpr : Estimate or None
-        The share of OOD samples that is let through if `tpr` of these samples is kept. The interval
-        allows for the choice of these samples and of the OOD samples. None without OOD scores.
-    """
-
-    name: str
-    frequency: str
+    name: str  # the label, or the frequency: "rare", "medium", "frequent", or "no label"
+    frequency: str  # of the label
     n_samples: int
     n_flagged: int
-    false_alarms: Estimate
-    fpr: Estimate | None
+    false_alarms: Estimate  # the share that is flagged
+    fpr: Estimate | None  # what is let through if `tpr` of these samples is kept, of OOD samples
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as plain data; without the FPR if there is none."""

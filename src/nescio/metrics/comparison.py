@@ -233,11 +233,7 @@ def evaluate(
 
 
 def chance_note(evaluations: Mapping[str, Sequence[Evaluation]]) -> tuple[str, bool]:
-    """Return a note on detectors worse than chance, and whether the data is the likely cause.
-
-    A detector has one evaluation or, over seeds, several. It is worse than chance if all of them
-    are.
-    """
+    """Return a note on detectors that are always worse than chance, and if the data is to blame."""
     n = len(evaluations)
     worse = [name for name, own in evaluations.items() if all(e.worse_than_chance for e in own)]
     if not worse:
@@ -546,11 +542,8 @@ def compare_outputs(
 ) -> Comparison:
     """Evaluate each detector on each OOD set; see `compare`. The outputs must hold logits.
 
-    Calibrated detectors are used as they are. Others that learn are cloned. The clones learn from
-    `train`, and those that learn from held-out data are calibrated on `held_out`, which must be
-    neither training nor test data. Without this data, these detectors are skipped. `train_of` has
-    other outputs for some detectors to learn from, by the names in `detectors`. Detectors are also
-    skipped if the outputs lack an array that they score from.
+    Calibrated detectors are used as they are, clones of others learn. `train_of` has other outputs
+    for some of them to learn from, by the names in `detectors`.
     """
     train_of = train_of or {}
     learned = {"the training outputs": train, "the held-out outputs": held_out}
@@ -647,11 +640,10 @@ def obstacle(detector: Detector, sets: Sets) -> str | None:
 
 
 def find_lead(ood: str, scores: Mapping[str, Scored]) -> Lead | None:
-    """Return the best and the second-best detector by AUROC on one OOD set.
+    """Return the best and the second-best detector by AUROC on one OOD set, if there are two.
 
     Detectors whose AUROC is equal to four decimals count as one, because they rank samples alike
-    (such as max_logit, max_energy and max_prob). The result is None if no two detectors differ, or
-    if the ID or the OOD set has a single sample.
+    (such as max_logit, max_energy and max_prob).
     """
     areas = {
         name: round(auroc(scored.id_scores, scored.ood_scores[ood]), 4)

@@ -101,7 +101,7 @@ class Ranking:
         id_up_to = np.flatnonzero(~is_id) - np.arange(len(ood))
         id_apart, ood_apart = _apart(id_), _apart(ood)
         id_first = None if id_apart.all() else _first_of_tie(id_apart)
-        ood_last = None if ood_apart.all() else _last_of_tie(ood_apart)
+        ood_last = None if ood_apart.all() else len(ood) - 1 - _first_of_tie(ood_apart[::-1])[::-1]
         return cls(
             ood_below=ood_below,
             ood_up_to=_up_to(id_, ood, ood_below, ood_last),
@@ -195,10 +195,6 @@ def _apart(ordered: Values) -> Flags:
 
 def _first_of_tie(apart: Flags) -> Indices:
     return np.maximum.accumulate(np.where(apart[:-1], np.arange(len(apart) - 1), 0))
-
-
-def _last_of_tie(apart: Flags) -> Indices:
-    return len(apart) - 2 - _first_of_tie(apart[::-1])[::-1]
 
 
 def _half_if_untied(apart: Flags) -> Values:
@@ -349,11 +345,11 @@ def delong_test(id_a: Any, ood_a: Any, id_b: Any, ood_b: Any) -> AurocDifference
         (checked_scores(id_a, "id_a"), checked_scores(ood_a, "ood_a")),
         (checked_scores(id_b, "id_b"), checked_scores(ood_b, "ood_b")),
     ]
-    if pairs[0][0].shape != pairs[1][0].shape or pairs[0][1].shape != pairs[1][1].shape:
+    sizes_a, sizes_b = ([len(scores) for scores in pair] for pair in pairs)
+    if sizes_a != sizes_b:
         raise ShapeError(
             "DeLong's test needs the scores of both detectors for the same samples, got "
-            f"{len(pairs[0][0])} and {len(pairs[1][0])} ID scores, "
-            f"{len(pairs[0][1])} and {len(pairs[1][1])} OOD scores."
+            f"{sizes_a[0]} and {sizes_b[0]} ID scores, {sizes_a[1]} and {sizes_b[1]} OOD scores."
         )
     # Placements: for each ID sample the share of OOD samples below it, and vice versa.
     of_id = np.stack([_share_below(ood, id_) for id_, ood in pairs])
@@ -412,11 +408,9 @@ def resample(
     rng: np.random.Generator,
     draw: Callable[[np.random.Generator], tuple[Values, Values]] | None = None,
 ) -> dict[str, Values]:
-    """Compute each measure for every resample.
+    """Compute each measure for every resample: for the weights of ID and OOD that `draw` gives.
 
-    A resample is represented by how often each sample was drawn, so nothing is sorted again. Each
-    resample has its own random stream, so the result does not depend on the number of threads.
-    `draw` returns these weights of the ID and OOD samples.
+    Each has its own random stream, so the result does not depend on the number of threads.
     """
 
     def draw_samples(stream: np.random.Generator) -> tuple[Values, Values]:
@@ -464,11 +458,7 @@ def resample_bins(
 
 
 def _bins(ranking: Ranking) -> tuple[Values, Values]:
-    """Return how many ID and OOD samples are in each bin.
-
-    A tie is in a single bin. Otherwise bins end where `_scale` of the ID scores and that of the OOD
-    scores add up to equal steps.
-    """
+    """Return how many ID and OOD samples are in each bin; a tie is in a single one."""
     n, m, first, last = ranking.n_id, ranking.n_ood, ranking.id_first, ranking.ood_last
     id_ends = np.arange(1, n + 1) if first is None else np.searchsorted(first, first, "right")
     ood_ends = np.arange(1, m + 1) if last is None else last + 1
@@ -491,10 +481,7 @@ def _scale(up_to: Indices, n: int) -> Values:
 
 
 def interval(samples: Values, value: float, confidence: float) -> tuple[float, float]:
-    """Return the interval of a measure from its value and its values in resamples.
-
-    The interval is widened to contain the value, if it does not.
-    """
+    """Return the interval of a measure, from its values in resamples; it contains its value."""
     tails = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.quantile(samples, bca_levels(samples, value, tails)).tolist()
     return min(low, value), max(high, value)

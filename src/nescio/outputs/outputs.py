@@ -450,10 +450,7 @@ def from_content(content: dict[str, Any], *, from_probs: bool) -> Outputs:
 
 
 def check_label_names(names: Sequence[str], n_labels: int | None = None) -> tuple[str, ...]:
-    """Return the names as a tuple; raise unless there is one distinct name per label.
-
-    Without `n_labels`, their number is not checked.
-    """
+    """Return the names as a tuple; raise unless there is one distinct name per label."""
     names = tuple(map(str, checked_list("label_names", names)))
     if n_labels is not None and len(names) != n_labels:
         raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")
@@ -511,12 +508,10 @@ def as_multi_hot(
 def match_labels(
     outputs: Outputs, names: Sequence[str], reads: Sequence[str] = (), *, quiet: bool = False
 ) -> Outputs:
-    """Return the outputs with the labels `names`, in this order.
+    """Return the outputs with the labels `names`, in this order; see `Outputs.select_labels`.
 
-    Logits, labels and head are matched together; features and other layers have no labels. Other
-    labels of the outputs are ignored with a warning, unless `quiet`, because an earlier block has
-    given it. Other arrays are left out, because it is not known which of their columns belong to
-    labels. It is an error if the detector reads one of them.
+    Other labels of the outputs are ignored with a warning, unless `quiet`, because an earlier block
+    has given it. It is an error if the detector reads an array that is left out.
     """
     theirs = outputs.label_names or ()
     if theirs == tuple(names):

@@ -44,10 +44,7 @@ def read_sets(
     columns: Columns,
     max_rows: int | None = MAX_ROWS,
 ) -> Sets:
-    """Return outputs from data of any kind, with the labels of the ID data; None is no OOD data.
-
-    Of files with more than `max_rows` rows, a random sample is read.
-    """
+    """Return outputs from data of any kind, with the labels of the ID data; see `read_outputs`."""
     named = {} if ood_data is None else _named_sets(ood_data)
     roles = [("ID data (--id)", id_data), ("training data (--train)", train)]
     roles += [("held-out data (--held-out)", held_out)]
