@@ -482,9 +482,10 @@ def _problem(error: HTTPException | NescioError) -> Answer:
 
 @functools.cache
 def page_files() -> dict[str, Answer]:
-    """Return the files of the page by path; two style sheets are those of all charts."""
+    """Return the files of the page by path; three style sheets are those of all pages."""
     files = list((resources.files("nescio.service") / "page").iterdir())
-    files += [resources.files("nescio._charts") / name for name in ("palette.css", "charts.css")]
+    shared = ("palette.css", "charts.css", "base.css")
+    files += [resources.files("nescio._charts") / name for name in shared]
     return {
         "/" if file.name == "index.html" else f"/{file.name}": Answer(
             file.read_bytes(),

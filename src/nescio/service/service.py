@@ -76,7 +76,9 @@ class Engine:
         self.label_names = self.detector.label_names_
         if self.model is not None:
             self.label_names = self.model.wrapped.label_names
-        self.n_labels = self._count_labels()
+        # None if only features were seen.
+        n_names = None if self.label_names is None else len(self.label_names)
+        self.n_labels = self.detector.n_columns_.get("logits", n_names)
         names = self.label_names or tuple(map(str, range(self.n_labels or 0)))
         state = None if reloading else settings.monitor_state
         monitor = stored_monitor(self.detector, settings.alpha, state)
@@ -137,17 +139,13 @@ class Engine:
             if group is not None or by_row:
                 raise InputError("the detector was not calibrated by groups of yours: send none.")
             return outputs
-        if group is not None and by_row:
-            raise InputError("send either ?group=NAME for all rows, or groups, not both.")
-        if group is None and not by_row:
+        if by_row == (group is not None):
             names = listed(list(self.calibration.thresholds)[:-1])
             raise InputError(
                 f"the detector was calibrated by group ({names}). Send the group of all rows as "
-                "?group=NAME or, in a JSON body, one per row as groups."
+                "?group=NAME or, in a JSON body, one per row as groups, not both."
             )
-        if by_row:
-            return outputs
-        return replace(outputs, kept={GROUP: np.full(len(outputs), group)})
+        return outputs if by_row else replace(outputs, kept={GROUP: np.full(len(outputs), group)})
 
     def explain(self, outputs: Outputs) -> list[dict[str, Any]]:
         """Return the reason for each verdict, with the labels that matter most."""
@@ -156,12 +154,6 @@ class Engine:
         groups = outputs.kept.get(GROUP)
         reasons = self.detector.explain(outputs, groups=groups, from_probs=False)
         return list(map(_explanation, reasons))
-
-    def _count_labels(self) -> int | None:
-        """Return the number of labels, or None if only features were seen."""
-        if "logits" in self.detector.n_columns_:
-            return self.detector.n_columns_["logits"]
-        return None if self.label_names is None else len(self.label_names)
 
     def _describe(self, settings: Settings) -> DetectorDescription:
         """Return what clients may want to know."""

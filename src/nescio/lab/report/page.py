@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio._charts.results import strip
-from nescio._charts.svg import JOINT, Markup, chart_style, percent, set_style
+from nescio._charts.svg import JOINT, Markup, chart_style, percent, set_style, sheet
 from nescio._io.files import check_target, replacing
 from nescio._version import __version__
 from nescio.detectors import Detector
@@ -188,7 +188,7 @@ def build_report(
         ],
         manifests=_manifests(lines),
         version=__version__,
-        style=Markup(chart_style() + resource("style.css")),
+        style=Markup(chart_style() + sheet("base.css") + resource("style.css")),
         script=Markup(script),
         # The content security policy allows the one script with this hash.
         script_hash="sha256-" + base64.b64encode(digest).decode("ascii"),
