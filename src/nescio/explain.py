@@ -484,7 +484,6 @@ class ExplainedVerdicts(Result):
 
     def _reason(self, row: int, **pieces: Any) -> Reason:
         """Return the reason of one sample, with its labels or parts."""
-
         verdict = (self.scores, self.thresholds, self.p_values, self.in_distribution)
         columns: tuple[Array | None, ...] = (self.ids, self.groups, *verdict)
         values: list[Any] = [None if c is None else c[row].item() for c in columns]

@@ -80,10 +80,7 @@ class Bag:
         return int(self.counts.sum())
 
     def add(self, scores: Floats, uniform: Floats) -> Floats:
-        """Add new scores, in order, and return their online p-values.
-
-        `uniform` holds a random number within [0, 1) for each of them.
-        """
+        """Add new scores, each with a random number within [0, 1); return their online p-values."""
         cells = self.cells(scores)
         p_values = np.empty(len(cells))
         for start in range(0, len(cells), _BLOCK):
@@ -118,15 +115,12 @@ def _count(pairs: NDArray[np.bool_]) -> NDArray[np.uint8]:
 
 
 class Bet(NamedTuple):
-    """A density on [0, 1]: Beta(a, b) with weight `stake`, mixed with the uniform density.
-
-    `finds` says which scores it bets on, as `Change.kind`.
-    """
+    """A density on [0, 1]: Beta(a, b) with weight `stake`, mixed with the uniform density."""
 
     stake: float
     a: float
     b: float
-    finds: str
+    finds: str  # which scores it bets on, as `Change.kind`
 
 
 BETS = (
@@ -182,10 +176,7 @@ class Martingale:
         return np.asarray(np.logaddexp(peak + np.log(capital), np.log(reserve(times))))
 
     def gains(self, p_values: Floats) -> Floats:
-        """Return the logarithm of the factor by which the p-values so far multiply a stake.
-
-        The shape is (n_bets, n_samples).
-        """
+        """Return the log of the factor by which p-values multiply a stake: (n_bets, n_samples)."""
         p = np.clip(p_values, _SMALLEST, 1.0 - _SMALLEST)
         powers = (self._a - 1.0) * np.log(p) + (self._b - 1.0) * np.log1p(-p)
         density = np.exp(powers - betaln(self._a, self._b))
@@ -265,10 +256,7 @@ class ChangeFinder:
         self.starts: list[Place] = []  # of each bet, once there is an input
 
     def add(self, gains: Floats, place: Callable[[int], Place]) -> None:
-        """Add the result of `Martingale.gains`, of shape (n_bets, n_samples).
-
-        `place` returns the place of a sample from its column.
-        """
+        """Add the result of `Martingale.gains`; `place` returns that of a sample by its column."""
         before = np.zeros_like(gains)  # the gain before each sample
         before[:, 1:] = gains[:, :-1]
         columns = before.argmin(axis=1)

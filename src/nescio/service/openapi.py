@@ -311,10 +311,7 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 class Operation(Struct):
-    """One operation of the API; it decorates the function that answers it.
-
-    The docstring of the function is the description.
-    """
+    """One operation of the API; it decorates the function that answers it, and describes it."""
 
     method: str
     path: str

@@ -61,10 +61,7 @@ class BatchResult(NamedTuple):
 
 
 class Engine:
-    """What requests are served with: a detector, optionally a model, and their traffic.
-
-    A reload makes another one. A `NescioError` says what is wrong with the files.
-    """
+    """What requests are served with, until a reload: a detector, perhaps a model, their traffic."""
 
     def __init__(self, settings: Settings, metrics: Metrics, reloading: bool = False) -> None:
         self.detector = load(settings.detector)
@@ -130,10 +127,7 @@ class Engine:
         return BatchResult(outputs, self.detector.assess(outputs, groups=groups, from_probs=False))
 
     def grouped(self, outputs: Outputs, group: str | None) -> Outputs:
-        """Return outputs with the groups of their rows; raise if they lack them, or have too many.
-
-        `group` is that of all rows; the body may have one for each.
-        """
+        """Return outputs with the groups of their rows: `group` for all, or those of the body."""
         by_row = GROUP in outputs.kept
         if self.calibration.by != CUSTOM:
             if group is not None or by_row:

@@ -118,10 +118,7 @@ def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> 
 def input_case(
     evidence: Evidence, set_name: str, outputs: Outputs, row: int, medians: Values | None = None
 ) -> dict[str, Any]:
-    """Return one input: its name, its picture (a data URI, or empty) or text, labels and energies.
-
-    The energies are drawn beside their medians over ID; without these, they are left out.
-    """
+    """Return one input: name, picture (a data URI) or text, labels and, with medians, energies."""
     names = label_names(evidence)
     name = input_name(outputs, row)
     root = evidence.image_roots.get(set_name)
@@ -211,10 +208,7 @@ def thumbnail(path: Path) -> str:
 
 
 def energy_bars(names: Sequence[str], energies: Values, medians: Values) -> Markup:
-    """Draw the largest label-wise energies as bars, with a mark at the median of each over ID.
-
-    The last bar is the sum over all the other labels, which the largest logit ignores.
-    """
+    """Draw the largest label-wise energies, each with its median over ID, then their rest."""
     order = np.argsort(-energies, kind="stable")
     top, rest = order[:_BARS].tolist(), order[_BARS:]
     joint = float(energies.sum())

@@ -93,10 +93,7 @@ def from_outputs(
     image_roots: Mapping[str, Path],  # for each set, the folder in which its ids are image files
     on_step: Callable[[int], object],
 ) -> ReportInputs:
-    """Evaluate detectors on the outputs of one network; `name` is that of the ID set.
-
-    Without OOD data, there is nothing to evaluate, and there are no lines.
-    """
+    """Evaluate detectors, if there is OOD data, on outputs; `name` is that of the ID set."""
 
     def with_texts(outputs: Outputs, set_name: str) -> Outputs:
         if text_column is None:
@@ -286,11 +283,8 @@ def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[
 
 
 def _shared_figures(evidence: Evidence, tpr: float, pair: Pair) -> dict[str, Any]:
-    """Return the figures that all OOD sets of a chapter share.
-
-    A page about a chosen detector has nothing to explain joint energy.
-    """
-    usual = pair == USUAL_PAIR
+    """Return the figures that all OOD sets of a chapter share."""
+    usual = pair == USUAL_PAIR  # a page about a chosen detector does not explain joint energy
     groups = case_groups(evidence, tpr, pair)
     with_label = "" if evidence.id_outputs.labels is None else ", inputs with the label"
     oods = [(set_style(number), ood) for number, ood in enumerate(evidence.ood_outputs)]

@@ -139,11 +139,9 @@ class Promise(NamedTuple):
 
     @classmethod
     def of(cls, detector: Detector, verdicts: Assessment) -> Promise:
-        """Compare verdicts with the calibration of their detector, all of them as one window.
-
-        The order of the rows of a file means nothing, so they are shuffled.
-        """
+        """Compare verdicts with the calibration of their detector, all of them as one window."""
         monitor = Monitor(detector, window=_MOST + 1)
+        # Shuffled: the order of the rows of a file means nothing.
         monitor.update(verdicts[np.random.default_rng(0).permutation(len(verdicts))[:_MOST]])
         [window] = monitor.windows
         shares = (monitor.expected_share, window.low / window.n, window.high / window.n)
