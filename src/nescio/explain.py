@@ -1,15 +1,9 @@
 """Why an input was flagged: the term of each label in the score, next to the usual values.
 
-A score that is a sum over labels can be split into the terms of the labels. Each term is compared
-with two medians over the in-distribution data that the detector was calibrated on:
-
-    median       The median of this label. Most labels are absent from most inputs, so it is often
-                 near 0.
-    rank median  The median of the largest term of each input, of the second largest, and so on,
-                 whichever labels these are.
-
-The score of a combination is split into its parts, and these, if possible, into labels. The part
-`out_of_range` compares the columns of a table, or features, with their usual ranges.
+A score that is a sum over labels can be split into the terms of the labels, which are compared
+with medians over the calibration data. The score of a combination is split into its parts, and
+these, if possible, into labels. The part `out_of_range` compares the columns of a table, or
+features, with their usual ranges.
 """
 
 from __future__ import annotations

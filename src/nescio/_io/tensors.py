@@ -1,8 +1,7 @@
 """Safetensors files, a JSON header and raw arrays but no code, and the kinds that nescio writes.
 
-This module does not use the safetensors package, because that package copies each NumPy array into
-memory on reading and needs whole arrays for writing. Here, arrays are memory-mapped on reading and
-written in blocks, so a file can be larger than memory. ADR 0002 has the measurements.
+Unlike those of the safetensors package, arrays are memory-mapped on reading and written in blocks,
+so a file can be larger than memory. ADR 0002 has the measurements.
 """
 
 from __future__ import annotations

@@ -29,10 +29,8 @@ class SklearnRunner(Runner):
     `MultiOutputClassifier`, has one: log-odds of a logistic model, margins of others. Otherwise
     `predict_proba` is converted.
 
-    The layers are "input", as it is given, and "penultimate", the input of the classifier at the
-    end of a pipeline, such as standardised columns. `features` may also be a fitted transformer of
-    the model's input, such as `nescio.TableFeatures`: its layer is named "prepared". `fitted_to`
-    makes one if the caller has chosen no features.
+    If `features` is a fitted transformer of the model's input, its layer is named "prepared".
+    `fitted_to` makes one if the caller has chosen no features.
     """
 
     kind = "sklearn"

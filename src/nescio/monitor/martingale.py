@@ -1,17 +1,9 @@
 """The evidence of a change: a test martingale over online conformal p-values.
 
-Online p-values are the rank of each new score among the calibration and earlier scores. If the
-stream is exchangeable with the calibration data, they are exactly independent and uniform, however
-small the calibration set is. p-values against the calibration scores alone are not: all of them
-share the deviation of the calibration sample, which shows in a long stream.
-
-A gambler bets that these p-values are not uniform and starts with a capital of 1. If the odds are
-fair for independent uniform numbers, the probability that the capital ever reaches 1 / alpha is at
-most alpha (Ville's inequality). So if the capital does reach it, the numbers are most likely not
-uniform. The capital is spread over several bets and over all times at which the stream may have
-changed. The part that is reserved for a change at sample t is first staked on sample t.
-
-docs/explanation/monitoring.md shows why this is exact, also with ties.
+Online p-values are the rank of each new score among the calibration and earlier scores. A gambler
+bets that they are not uniform and starts with a capital of 1. The capital is spread over several
+bets and over all times at which the stream may have changed. The part that is reserved for a change
+at sample t is first staked on sample t. docs/explanation/monitoring.md shows why this is exact.
 """
 
 from __future__ import annotations
@@ -44,9 +36,9 @@ class Bag:
 
     A rank needs only counts, not scores. Some calibration scores, chosen by rank, cut the line into
     cells: each of these values is a cell, and so is the open interval between two of them. What
-    equals a value up to the tie tolerance (`tie_limits`) is in its cell. Within
-    a cell every order of its members is equally likely, so the position of a new score among them
-    is drawn at random. "Bag" is the usual name in conformal prediction for a set with repetitions.
+    equals a value up to the tie tolerance (`tie_limits`) is in its cell. The position of a new
+    score among the members of its cell is drawn at random. "Bag" is the usual name in conformal
+    prediction for a set with repetitions.
     """
 
     def __init__(self, scores: Floats) -> None:  # of the calibration, in ascending order

@@ -451,8 +451,7 @@ async def _send(answer: Answer, request: Request, send: Send, *, close: bool) ->
         (b"x-request-id", request.id.encode()),
         (b"x-content-type-options", b"nosniff"),
     ]
-    if answer.headers:
-        headers += [(k.lower().encode(), v.encode("latin-1")) for k, v in answer.headers]
+    headers += [(k.lower().encode(), v.encode("latin-1")) for k, v in answer.headers]
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -22,7 +22,7 @@ from nescio.lab.report.figures import (
     scores_of,
 )
 from nescio.metrics.comparison import Scored
-from nescio.models.images import read_image
+from nescio.models.images import IMAGE_SUFFIXES, read_image
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
 
@@ -31,7 +31,6 @@ _BARS = 6
 _PIXELS = 112
 _QUALITY = 82
 _TEXT_START, _TEXT_MOST = 280, 5_000  # characters of a text that are shown, and that can be
-_IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 
 
@@ -102,7 +101,7 @@ def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> 
         return ""
     roots = {name: evidence.image_roots[name] for name, _ in shown if name in evidence.image_roots}
     if not roots:
-        if not any(case["name"].lower().endswith(_IMAGES) for _, case in shown):
+        if not any(Path(case["name"]).suffix.lower() in IMAGE_SUFFIXES for _, case in shown):
             return ""  # the inputs are not images
         return (
             "There are no pictures, because the folders of the images are not named (--images; "

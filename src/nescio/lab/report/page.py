@@ -230,9 +230,8 @@ def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{name}.")
             continue
-        text = value
-        if not isinstance(value, str):
-            text = json.dumps(value, ensure_ascii=False, default=str)
+        own = isinstance(value, str)
+        text = value if own else json.dumps(value, ensure_ascii=False, default=str)
         # The result file holds it in full.
         long = len(text) > _LONGEST_FACT
         yield name, f"{text[:_LONGEST_FACT]} … (see the result file)" if long else text
