@@ -240,7 +240,7 @@ def _check_multi_label(final: Any, name: str) -> None:
 
 
 def _without_constants(decisions: Array, final: Any) -> Array:
-    """Mask labels without training data: as a logit, OneVsRest's 0 would be a half."""
+    """Mask labels that were never present: OneVsRest gives them the logit 0, which is one half."""
     for label, part in enumerate(getattr(final, "estimators_", ())):
         if type(part).__name__ == "_ConstantPredictor" and not np.any(part.y_):
             decisions[:, label] = -np.inf

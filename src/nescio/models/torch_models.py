@@ -92,7 +92,7 @@ class CallOrder:
         self._leaves.append((self._paths[part], part))
 
     def leaves(self, logits: Tensor) -> Leaves:
-        """Return the leaves until the linear layer that gives the logits, or else the last one."""
+        """Return the leaves until the linear layer that gives the logits, or until the last one."""
         gives = [
             place
             for place, output in self._outputs.items()

@@ -311,7 +311,7 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 class Operation(Struct):
-    """One operation of the API; it decorates the function that answers it, and describes it."""
+    """One operation; it decorates the function that answers it, whose docstring describes it."""
 
     method: str
     path: str
