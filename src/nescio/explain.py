@@ -1,15 +1,9 @@
 """Why an input was flagged: the term of each label in the score, next to the usual values.
 
-A score that is a sum over labels can be split into the terms of the labels. Each term is compared
-with two medians over the in-distribution data that the detector was calibrated on:
-
-    median       The median of this label. Most labels are absent from most inputs, so it is often
-                 near 0.
-    rank median  The median of the largest term of each input, of the second largest, and so on,
-                 whichever labels these are.
-
-The score of a combination is split into its parts, and these, if possible, into labels. The part
-`out_of_range` compares the columns of a table, or features, with their usual ranges.
+A score that is a sum over labels can be split into the terms of the labels, which are compared
+with medians over the calibration data. The score of a combination is split into its parts, and
+these, if possible, into labels. The part `out_of_range` compares the columns of a table, or
+features, with their usual ranges.
 """
 
 from __future__ import annotations
@@ -24,6 +18,7 @@ from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View, by_name, first_rows, joined, label_columns, word
 from nescio._charts.svg import CARD_BARS, BarRow, Markup, cut, end_of
+from nescio._io.files import finite
 from nescio._validation import Array, BoolArray, FloatArray
 from nescio.calibration import Medians
 from nescio.errors import InputError
@@ -51,14 +46,6 @@ _TELLING = 0.2  # the share of the evidence from which on a part has a chart
 _SMALLEST_EXCESS = 1e-9  # less is rounding, or a label that was always masked
 _DISTANCE = "distance to the mean"
 _LONGEST_NAME = 36
-
-
-def plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values for JSON, with None in place of infinity and NaN."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
 
 
 class LabelTerm(NamedTuple):
@@ -95,7 +82,7 @@ class LabelTerm(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON, with None in place of infinity and NaN."""
-        return plain(self._asdict() | {"difference": self.difference})
+        return dict(finite(self._asdict() | {"difference": self.difference}))
 
     def cells(self) -> tuple[str, str, str, str]:
         """Write the term, the share, the median and the rank median."""
@@ -139,7 +126,7 @@ class ColumnRange(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON, with None in place of infinity and NaN."""
-        return plain(self._asdict())
+        return dict(finite(self._asdict()))
 
     def cells(self) -> tuple[str, str, str]:
         """Write the value, the usual range and the excess."""
@@ -210,7 +197,7 @@ class PartReason:
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON, with None in place of infinity and NaN."""
         reason = None if self.reason is None else self.reason.as_dict()
-        return plain(vars(self)) | {"reason": reason, "nearest": list(self.nearest)}
+        return dict(finite(vars(self) | {"reason": reason}))
 
 
 @dataclass(frozen=True, repr=False)
@@ -344,13 +331,13 @@ class Reason(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON, with None in place of infinity and NaN."""
-        values = plain(vars(self))
+        values = dict(vars(self))
         for name in ("labels", "parts", "ranges"):
             pieces = values.pop(name)
             values |= {name: [piece.as_dict() for piece in pieces]} if pieces else {}
         if self.parts:
             del values["term"]
-        return values
+        return dict(finite(values))
 
     def columns(self) -> dict[str, Any]:
         """Return one row per label, part or column.
@@ -491,20 +478,10 @@ class ExplainedVerdicts(Result):
 
     def _reason(self, row: int, **pieces: Any) -> Reason:
         """Return the reason of one sample, with its labels or parts."""
-
-        def value(column: Array | None) -> Any:
-            return None if column is None else column[row].item()
-
-        return Reason(
-            self.detector,
-            value(self.ids),
-            value(self.groups),
-            value(self.scores),
-            value(self.thresholds),
-            value(self.p_values),
-            value(self.in_distribution),
-            **pieces,
-        )
+        verdict = (self.scores, self.thresholds, self.p_values, self.in_distribution)
+        columns: tuple[Array | None, ...] = (self.ids, self.groups, *verdict)
+        values: list[Any] = [None if c is None else c[row].item() for c in columns]
+        return Reason(self.detector, *values, **pieces)
 
     def summary(self) -> str:
         """Return one line: how many samples were explained, and how many of them are flagged."""

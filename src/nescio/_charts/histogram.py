@@ -20,10 +20,7 @@ FEW = 30  # so many scores are drawn one by one
 
 @dataclass(frozen=True)
 class Histogram:
-    """The bins in which scores are counted: those beyond the range in the outermost bins.
-
-    The bins are equally wide, on a logarithmic axis if `log`.
-    """
+    """Bins of equal width, on a logarithmic axis if `log`; the outermost count all beyond."""
 
     edges: Values
     scores: Values
@@ -73,10 +70,7 @@ class Histogram:
 
 
 def _is_skewed(scores: Values, thresholds: Sequence[float]) -> bool:
-    """Return whether scores, such as energies, are positive and of very different sizes.
-
-    On a linear axis, all but the largest ones would fall into a few bins.
-    """
+    """Return whether scores, such as energies, would fall into a few bins of a linear axis."""
     low, middle = np.quantile(scores, (0.01, 0.5))
     return min(float(scores.min()), *thresholds) > 0 and bool(middle / low > _SKEWED)
 

@@ -356,14 +356,15 @@ def without_quote(cell: str) -> str:
 
 def to_json(value: Any) -> str:
     """Return strict JSON; infinity and NaN, which JSON does not support, become null."""
-    return json.dumps(_finite(value), ensure_ascii=False)
+    return json.dumps(finite(value), ensure_ascii=False)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return values of JSON with None in place of infinity and NaN."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

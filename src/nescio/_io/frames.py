@@ -85,15 +85,12 @@ def check_same_rows(name: str, theirs: Sequence[str] | None, ours: Sequence[str]
 
 
 def index_ids(index: Any) -> list[str] | None:
-    """Return the index of a pandas frame or column as ids.
-
-    An index that only counts the rows, or has several levels, gives no ids.
-    """
+    """Return the index of a pandas frame or column as ids, if it holds any."""
     return as_ids(np.asarray(index)) if _holds_ids(index) else None
 
 
 def _holds_ids(index: Any) -> bool:
-    """Return whether an index has one level, and is not the one that pandas makes by default."""
+    """Return whether an index has one level, and does not only count the rows."""
     default = sys.modules["pandas"].RangeIndex(len(index))
     return bool(index.nlevels == 1 and not index.equals(default))
 

@@ -432,10 +432,7 @@ class TableFiles:
         check_unique_names(self.schema)
 
     def blocks(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
-        """Give blocks of `size` rows from row `start` on; the last block may be shorter.
-
-        The borders of files and row groups do not matter.
-        """
+        """Give blocks of `size` rows, across files, from row `start`; the last may be shorter."""
         pyarrow = require("pyarrow", "files")
         waiting: list[Any] = []
         n_waiting = 0

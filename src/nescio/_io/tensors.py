@@ -1,8 +1,7 @@
 """Safetensors files, a JSON header and raw arrays but no code, and the kinds that nescio writes.
 
-This module does not use the safetensors package, because that package copies each NumPy array into
-memory on reading and needs whole arrays for writing. Here, arrays are memory-mapped on reading and
-written in blocks, so a file can be larger than memory. ADR 0002 has the measurements.
+Unlike those of the safetensors package, arrays are memory-mapped on reading and written in blocks,
+so a file can be larger than memory. ADR 0002 has the measurements.
 """
 
 from __future__ import annotations
@@ -142,10 +141,7 @@ def read_tensors(
 def decode_tensors(
     data: bytes | bytearray | mmap.mmap, what: object
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays and the metadata of a safetensors file that is given as bytes.
-
-    The arrays are views of the bytes. Errors name the data as `what`.
-    """
+    """Return the arrays, views of these bytes, and the metadata of a safetensors file, `what`."""
     start = 8 + int.from_bytes(data[:8], "little")
     if not 10 <= start <= 8 + _MAX_HEADER_BYTES or start > len(data):
         raise FileFormatError(f"{what} is truncated, or it is not a safetensors file.")
@@ -282,10 +278,7 @@ def verify_checksum(
 
 
 def digest(tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any]) -> str:
-    """Return a hash of everything in a file but the hash itself.
-
-    Arrays on disk are read in order and not kept in memory.
-    """
+    """Return a hash of everything in a file but the hash itself."""
     hashed = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -258,16 +258,15 @@ class DataOptions:
         detector: Detector | None = None,
         group_column: str | None = None,
     ) -> Columns:
-        """Return what is said about the columns; the labels are those of a detector, if it knows.
-
-        `keep` takes names and patterns, as `ignore` does.
-        """
+        """Return what is said about the columns; a detector may know the labels."""
         for option, character in (("--sep", self.sep), ("--decimal", self.decimal)):
             if character is not None and len(character) != 1:
                 raise ParameterError(f"{option} must be one character, got {character!r}.")
-        labels = None
+        labels: list[str] | None = None
         if self.labels is not None:
-            labels = [name for text in self.labels for name in _label_names(text)]
+            labels = []
+            for text in self.labels:
+                labels += read_names(text) if text.lower().endswith(".txt") else _split(text)
         return Columns(
             self.id_column,
             labels,
@@ -283,10 +282,6 @@ class DataOptions:
         """Return how files are read, as the functions that read outputs take it."""
         columns = self.columns(**options)
         return {"from_probs": self.from_probs, "columns": columns}
-
-
-def _label_names(text: str) -> list[str]:
-    return read_names(text) if text.lower().endswith(".txt") else _split(text)
 
 
 def read_names(path: str) -> list[str]:

@@ -342,10 +342,7 @@ class Runner(ABC):
 
 
 def make_runner(model: Any, **settings: Any) -> Runner:
-    """Return a runner for any trained model; `wrap` documents the models and the settings.
-
-    A runner is made again with the settings that are given here.
-    """
+    """Return a runner for any trained model; `wrap` documents the models and the settings."""
     if isinstance(model, Runner):
         changes = {name: value for name, value in settings.items() if value is not None}
         return model.changed(**changes) if changes else model

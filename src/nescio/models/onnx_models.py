@@ -14,22 +14,9 @@ import numpy as np
 from nescio._io.files import existing_file
 from nescio._threads import cpu_limit
 from nescio._validation import Array, is_frame, is_torch, to_numpy
-from nescio.errors import (
-    FileFormatError,
-    InputError,
-    ParameterError,
-    ShapeError,
-    listed,
-    require,
-)
+from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError, listed, require
 from nescio.explain import ExplainedVerdicts
-from nescio.models.base import (
-    FEATURES,
-    POOLED,
-    Runner,
-    flat_input,
-    pooled,
-)
+from nescio.models.base import FEATURES, POOLED, Runner, flat_input, pooled
 from nescio.models.images import PREPROCESSING_KEY, Preprocessing, content_hash
 from nescio.models.table_features import shown_numbers
 from nescio.models.texts import NAMES, TOKENIZER_KEY, TextTokenizer, load_tokenizer

@@ -29,10 +29,8 @@ class SklearnRunner(Runner):
     `MultiOutputClassifier`, has one: log-odds of a logistic model, margins of others. Otherwise
     `predict_proba` is converted.
 
-    The layers are "input", as it is given, and "penultimate", the input of the classifier at the
-    end of a pipeline, such as standardised columns. `features` may also be a fitted transformer of
-    the model's input, such as `nescio.TableFeatures`: its layer is named "prepared". `fitted_to`
-    makes one if the caller has chosen no features.
+    If `features` is a fitted transformer of the model's input, its layer is named "prepared".
+    `fitted_to` makes one if the caller has chosen no features.
     """
 
     kind = "sklearn"
@@ -105,10 +103,7 @@ class SklearnRunner(Runner):
         return super().changed(**{"prepare": self.prepare, **automatic, **settings})
 
     def fitted_to(self, train: Any) -> Self:
-        """Return a runner that prepares the columns of a table, if features were not chosen.
-
-        Sparse matrices and batches stay as they are.
-        """
+        """Return a runner that prepares the columns of a table, if features were not chosen."""
         inputs = to_numpy(train) if is_torch(train) else train
         if not self.layers_are_default or not self.takes(inputs) or self.n_features > MOST_FEATURES:
             return self
@@ -132,11 +127,9 @@ class SklearnRunner(Runner):
         return explanation
 
     def _has_decisions(self, model: Any) -> bool:
-        if hasattr(model, _DECISIONS):
-            return True
-        parts = getattr(self._final, "estimators_", ())
         is_multi = type(self._final).__name__ == "MultiOutputClassifier"
-        return is_multi and all(hasattr(part, _DECISIONS) for part in parts)
+        parts = self._final.estimators_ if is_multi else [model]
+        return hasattr(model, _DECISIONS) or all(hasattr(part, _DECISIONS) for part in parts)
 
     def takes(self, inputs: Any) -> bool:
         """Return whether this has rows: an array, a data frame, a sparse matrix or a list."""
@@ -210,10 +203,7 @@ def _explained_errors(inputs: Any) -> Iterator[None]:
 
 
 def split_steps(model: Any) -> tuple[list[Any], Any]:
-    """Return the fitted steps of pipelines and searches, and the classifier at their end.
-
-    The steps make of the inputs what the classifier reads.
-    """
+    """Return the fitted steps of pipelines and searches, and the classifier at their end."""
     model = getattr(model, "best_estimator_", model)  # what a search has found
     if not hasattr(model, "steps"):
         return [], model
@@ -250,10 +240,7 @@ def _check_multi_label(final: Any, name: str) -> None:
 
 
 def _without_constants(decisions: Array, final: Any) -> Array:
-    """Mask the labels that were never present in the training data.
-
-    OneVsRestClassifier returns 0 for them, which as a logit would be a probability of one half.
-    """
+    """Mask labels that were never present: OneVsRest gives them the logit 0, which is one half."""
     for label, part in enumerate(getattr(final, "estimators_", ())):
         if type(part).__name__ == "_ConstantPredictor" and not np.any(part.y_):
             decisions[:, label] = -np.inf

@@ -38,12 +38,10 @@ class Tokens(NamedTuple):
 
 
 class TextTokenizer:
-    """Turns texts into padded arrays, always in the same way.
+    """Turns texts into padded arrays, always in the same way; `wrap` says what it can be made of.
 
-    A text that is longer than `max_tokens` is cut off, on the side that the tokenizer says, usually
-    at its end; such texts are counted. The others are padded to the longest text of their batch, or
-    to the length that the model takes. The tokenizer itself stays unchanged; `wrap` says what it
-    can be.
+    A text that is longer than `max_tokens` is cut off on the side that the tokenizer says. The
+    others are padded to the longest text of their batch, or to the length that the model takes.
     """
 
     def __init__(

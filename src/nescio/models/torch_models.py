@@ -57,10 +57,7 @@ def registered_leaves(model: nn.Module) -> Leaves:
 
 
 class CallOrder:
-    """Notes which layers a pass calls. A leaf is a layer that calls no other one.
-
-    Use it as a context in which the model is called once.
-    """
+    """A context that notes which leaves, the layers that call no other one, a pass calls."""
 
     def __init__(self, model: nn.Module) -> None:
         self._paths = {part: path for path, part in model.named_modules()}
@@ -95,10 +92,7 @@ class CallOrder:
         self._leaves.append((self._paths[part], part))
 
     def leaves(self, logits: Tensor) -> Leaves:
-        """Return the leaves until the linear layer that gives the logits.
-
-        Without such a layer (a sigmoid may follow it), until the last linear layer.
-        """
+        """Return the leaves until the linear layer that gives the logits, or until the last one."""
         gives = [
             place
             for place, output in self._outputs.items()
@@ -137,10 +131,7 @@ class Tap(NamedTuple):
         return cls(layer, reads=True)
 
     def confirmed(self, model: nn.Module, called: Leaves) -> Tap:
-        """Return the tap for what is sought, given the leaves that a pass called until the logits.
-
-        A head may have been registered before what it is called after.
-        """
+        """Return the tap for what is sought, given the leaves called until the logits."""
         return _find(self.sought, model, called) if self.sought and called else self
 
     def __str__(self) -> str:
@@ -439,10 +430,7 @@ class TorchRunner(Runner):
         return dict(zip(("logits", *self.array_names), values, strict=True))
 
     def placed(self, part: Any) -> Any:
-        """Return an input as a tensor on the model's device; anything else, such as a flag, as is.
-
-        Images of bytes are preprocessed there.
-        """
+        """Return an input as a preprocessed tensor on the model's device; a flag, say, as it is."""
         if isinstance(part, list):
             try:
                 part = np.asarray(part)

@@ -42,15 +42,7 @@ from nescio.errors import (
     warn,
 )
 from nescio.explain import ExplainedVerdicts
-from nescio.models.base import (
-    AUTO_LAYER,
-    FEATURES,
-    POOLED,
-    PREPARED,
-    Layers,
-    Runner,
-    make_runner,
-)
+from nescio.models.base import AUTO_LAYER, FEATURES, POOLED, PREPARED, Layers, Runner, make_runner
 from nescio.models.images import Preprocessing
 from nescio.models.inputs import changeable, length_of
 from nescio.models.prediction import Prediction

@@ -1,17 +1,9 @@
 """The evidence of a change: a test martingale over online conformal p-values.
 
-Online p-values are the rank of each new score among the calibration and earlier scores. If the
-stream is exchangeable with the calibration data, they are exactly independent and uniform, however
-small the calibration set is. p-values against the calibration scores alone are not: all of them
-share the deviation of the calibration sample, which shows in a long stream.
-
-A gambler bets that these p-values are not uniform and starts with a capital of 1. If the odds are
-fair for independent uniform numbers, the probability that the capital ever reaches 1 / alpha is at
-most alpha (Ville's inequality). So if the capital does reach it, the numbers are most likely not
-uniform. The capital is spread over several bets and over all times at which the stream may have
-changed. The part that is reserved for a change at sample t is first staked on sample t.
-
-docs/explanation/monitoring.md shows why this is exact, also with ties.
+Online p-values are the rank of each new score among the calibration and earlier scores. A gambler
+bets that they are not uniform and starts with a capital of 1. The capital is spread over several
+bets and over all times at which the stream may have changed. The part that is reserved for a change
+at sample t is first staked on sample t. docs/explanation/monitoring.md shows why this is exact.
 """
 
 from __future__ import annotations
@@ -44,9 +36,9 @@ class Bag:
 
     A rank needs only counts, not scores. Some calibration scores, chosen by rank, cut the line into
     cells: each of these values is a cell, and so is the open interval between two of them. What
-    equals a value up to the tie tolerance (`tie_limits`) is in its cell. Within
-    a cell every order of its members is equally likely, so the position of a new score among them
-    is drawn at random. "Bag" is the usual name in conformal prediction for a set with repetitions.
+    equals a value up to the tie tolerance (`tie_limits`) is in its cell. The position of a new
+    score among the members of its cell is drawn at random. "Bag" is the usual name in conformal
+    prediction for a set with repetitions.
     """
 
     def __init__(self, scores: Floats) -> None:  # of the calibration, in ascending order
@@ -80,10 +72,7 @@ class Bag:
         return int(self.counts.sum())
 
     def add(self, scores: Floats, uniform: Floats) -> Floats:
-        """Add new scores, in order, and return their online p-values.
-
-        `uniform` holds a random number within [0, 1) for each of them.
-        """
+        """Add new scores, each with a random number within [0, 1); return their online p-values."""
         cells = self.cells(scores)
         p_values = np.empty(len(cells))
         for start in range(0, len(cells), _BLOCK):
@@ -118,15 +107,12 @@ def _count(pairs: NDArray[np.bool_]) -> NDArray[np.uint8]:
 
 
 class Bet(NamedTuple):
-    """A density on [0, 1]: Beta(a, b) with weight `stake`, mixed with the uniform density.
-
-    `finds` says which scores it bets on, as `Change.kind`.
-    """
+    """A density on [0, 1]: Beta(a, b) with weight `stake`, mixed with the uniform density."""
 
     stake: float
     a: float
     b: float
-    finds: str
+    finds: str  # which scores it bets on, as `Change.kind`
 
 
 BETS = (
@@ -182,10 +168,7 @@ class Martingale:
         return np.asarray(np.logaddexp(peak + np.log(capital), np.log(reserve(times))))
 
     def gains(self, p_values: Floats) -> Floats:
-        """Return the logarithm of the factor by which the p-values so far multiply a stake.
-
-        The shape is (n_bets, n_samples).
-        """
+        """Return the log of the factor by which p-values multiply a stake: (n_bets, n_samples)."""
         p = np.clip(p_values, _SMALLEST, 1.0 - _SMALLEST)
         powers = (self._a - 1.0) * np.log(p) + (self._b - 1.0) * np.log1p(-p)
         density = np.exp(powers - betaln(self._a, self._b))
@@ -265,10 +248,7 @@ class ChangeFinder:
         self.starts: list[Place] = []  # of each bet, once there is an input
 
     def add(self, gains: Floats, place: Callable[[int], Place]) -> None:
-        """Add the result of `Martingale.gains`, of shape (n_bets, n_samples).
-
-        `place` returns the place of a sample from its column.
-        """
+        """Add the result of `Martingale.gains`; `place` returns that of a sample by its column."""
         before = np.zeros_like(gains)  # the gain before each sample
         before[:, 1:] = gains[:, :-1]
         columns = before.argmin(axis=1)

@@ -275,17 +275,13 @@ class Monitor(Result):
     def as_dict(self) -> dict[str, Any]:
         """Return everything that is known about the stream so far, for JSON."""
         chart, newest = self.chart, self.chart.open_window()
+        names = ("n_samples", "flagged", "expected_share", "alpha", "alarm", "alarm_at")
+        evidence = ("log10_martingale", "max_log10_martingale")
         return {
             "summary": self.summary(),
-            "n_samples": self.n_samples,
-            "flagged": self.flagged,
-            "expected_share": self.expected_share,
-            "alpha": self.alpha,
-            "alarm": self.alarm,
-            "alarm_at": self.alarm_at,
+            **{name: getattr(self, name) for name in names},
             "change": self.change and asdict(self.change),
-            "log10_martingale": self.log10_martingale,
-            "max_log10_martingale": self.max_log10_martingale,
+            **{name: getattr(self, name) for name in evidence},
             "trace": self.trace.points(),
             "windows": [asdict(window) for window in chart.windows],
             "open_window": newest and asdict(newest),

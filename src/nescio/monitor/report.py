@@ -29,7 +29,7 @@ ADVICE = (
     "model), repair it. If they are what the model should work on, calibrate a new detector on "
     "data like them."
 )
-_FEW = 30  # inputs; with fewer, a change can hardly be seen
+FEW = 30  # inputs; with fewer, a change can hardly be seen
 
 
 def view(monitor: Monitor) -> View:
@@ -63,7 +63,7 @@ def headline(monitor: Monitor) -> str:
     newest = *list(monitor.chart.windows)[-1:], monitor.chart.open_window()
     if any(window and window.outside for window in newest):
         return f"No alarm so far in {inputs}, but the newest ones may differ (see below)."
-    if n_samples < _FEW:
+    if n_samples < FEW:
         return f"No alarm so far: {inputs}, too few to tell whether the data has changed."
     return f"No alarm: the {n_samples:,} inputs look like the calibration data."
 

@@ -451,8 +451,7 @@ async def _send(answer: Answer, request: Request, send: Send, *, close: bool) ->
         (b"x-request-id", request.id.encode()),
         (b"x-content-type-options", b"nosniff"),
     ]
-    if answer.headers:
-        headers += [(k.lower().encode(), v.encode("latin-1")) for k, v in answer.headers]
+    headers += [(k.lower().encode(), v.encode("latin-1")) for k, v in answer.headers]
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -482,9 +481,10 @@ def _problem(error: HTTPException | NescioError) -> Answer:
 
 @functools.cache
 def page_files() -> dict[str, Answer]:
-    """Return the files of the page by path; two style sheets are those of all charts."""
+    """Return the files of the page by path; three style sheets are those of all pages."""
     files = list((resources.files("nescio.service") / "page").iterdir())
-    files += [resources.files("nescio._charts") / name for name in ("palette.css", "charts.css")]
+    shared = ("palette.css", "charts.css", "base.css")
+    files += [resources.files("nescio._charts") / name for name in shared]
     return {
         "/" if file.name == "index.html" else f"/{file.name}": Answer(
             file.read_bytes(),

@@ -58,10 +58,7 @@ class Decoders:
             _end(self._idle.pop())
 
     def decode(self, content: bytes, size: int) -> NDArray[np.uint8]:
-        """Return an image file as bytes of shape (3, size, size).
-
-        A `DatasetError` says why it cannot be read.
-        """
+        """Return an image file as bytes, (3, size, size); a `DatasetError` says why it cannot."""
         process = self._take()
         timer = threading.Timer(LONGEST_SECONDS, process.kill)
         timer.start()

@@ -30,10 +30,7 @@ _WORK_PER_TOKEN = 1 << 10
 
 
 class Model:
-    """A wrapped ONNX graph, and the preprocessing of images for it.
-
-    A `NescioError` says what is wrong with the file, or why it does not fit the detector.
-    """
+    """A wrapped ONNX graph, which has to fit the detector, and its preprocessing of images."""
 
     def __init__(self, settings: Settings, detector: Detector) -> None:
         self.wrapped = wrap(

@@ -315,10 +315,7 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 class Operation(Struct):
-    """One operation of the API; it decorates the function that answers it.
-
-    The docstring of the function is the description.
-    """
+    """One operation; it decorates the function that answers it, whose docstring describes it."""
 
     method: str
     path: str

@@ -61,10 +61,7 @@ class BatchResult(NamedTuple):
 
 
 class Engine:
-    """What requests are served with: a detector, optionally a model, and their traffic.
-
-    A reload makes another one. A `NescioError` says what is wrong with the files.
-    """
+    """What requests are served with, until a reload: a detector, perhaps a model, their traffic."""
 
     def __init__(self, settings: Settings, metrics: Metrics, reloading: bool = False) -> None:
         self.detector = load(settings.detector)
@@ -76,7 +73,9 @@ class Engine:
         self.label_names = self.detector.label_names_
         if self.model is not None:
             self.label_names = self.model.wrapped.label_names
-        self.n_labels = self._count_labels()
+        # None if only features were seen.
+        n_names = None if self.label_names is None else len(self.label_names)
+        self.n_labels = self.detector.n_columns_.get("logits", n_names)
         names = self.label_names or tuple(map(str, range(self.n_labels or 0)))
         state = None if reloading else settings.monitor_state
         monitor = stored_monitor(self.detector, settings.alpha, state)
@@ -128,26 +127,19 @@ class Engine:
         return BatchResult(outputs, self.detector.assess(outputs, groups=groups, from_probs=False))
 
     def grouped(self, outputs: Outputs, group: str | None) -> Outputs:
-        """Return outputs with the groups of their rows; raise if they lack them, or have too many.
-
-        `group` is that of all rows; the body may have one for each.
-        """
+        """Return outputs with the groups of their rows: `group` for all, or those of the body."""
         by_row = GROUP in outputs.kept
         if self.calibration.by != CUSTOM:
             if group is not None or by_row:
                 raise InputError("the detector was not calibrated by groups of yours: send none.")
             return outputs
-        if group is not None and by_row:
-            raise InputError("send either ?group=NAME for all rows, or groups, not both.")
-        if group is None and not by_row:
+        if by_row == (group is not None):
             names = listed(list(self.calibration.thresholds)[:-1])
             raise InputError(
                 f"the detector was calibrated by group ({names}). Send the group of all rows as "
-                "?group=NAME or, in a JSON body, one per row as groups."
+                "?group=NAME or, in a JSON body, one per row as groups, not both."
             )
-        if by_row:
-            return outputs
-        return replace(outputs, kept={GROUP: np.full(len(outputs), group)})
+        return outputs if by_row else replace(outputs, kept={GROUP: np.full(len(outputs), group)})
 
     def explain(self, outputs: Outputs) -> list[dict[str, Any]]:
         """Return the reason for each verdict, with the labels that matter most."""
@@ -158,12 +150,6 @@ class Engine:
         if self.model is not None:
             reasons = self.model.wrapped.runner.explained(reasons, None)
         return list(map(_explanation, reasons))
-
-    def _count_labels(self) -> int | None:
-        """Return the number of labels, or None if only features were seen."""
-        if "logits" in self.detector.n_columns_:
-            return self.detector.n_columns_["logits"]
-        return None if self.label_names is None else len(self.label_names)
 
     def _describe(self, settings: Settings) -> DetectorDescription:
         """Return what clients may want to know."""

@@ -196,8 +196,7 @@ class Traffic:
         self.watch()
         with self._watching:
             monitor = msgspec.convert(self.monitor.as_dict(), MonitorReport)
-            charts: list[ChartOf] | UnsetType = UNSET if width is UNSET else []
-            report = TrafficReport(self.n_watched, monitor, stopping, charts)
+            report = TrafficReport(self.n_watched, monitor, stopping)
             if width is not UNSET:
                 recent = [self._recent_p_values(width)] if self._recent else []
                 figures = monitor_figures(self.monitor, width) if self.monitor.n_samples else []

@@ -22,7 +22,7 @@ from nescio.lab.report.figures import (
     scores_of,
 )
 from nescio.metrics.comparison import Scored
-from nescio.models.images import read_image
+from nescio.models.images import IMAGE_SUFFIXES, read_image
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
 
@@ -31,7 +31,6 @@ _BARS = 6
 _PIXELS = 112
 _QUALITY = 82
 _TEXT_START, _TEXT_MOST = 280, 5_000  # characters of a text that are shown, and that can be
-_IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 
 
@@ -102,7 +101,7 @@ def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> 
         return ""
     roots = {name: evidence.image_roots[name] for name, _ in shown if name in evidence.image_roots}
     if not roots:
-        if not any(case["name"].lower().endswith(_IMAGES) for _, case in shown):
+        if not any(Path(case["name"]).suffix.lower() in IMAGE_SUFFIXES for _, case in shown):
             return ""  # the inputs are not images
         return (
             "There are no pictures, because the folders of the images are not named (--images; "
@@ -118,10 +117,7 @@ def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> 
 def input_case(
     evidence: Evidence, set_name: str, outputs: Outputs, row: int, medians: Values | None = None
 ) -> dict[str, Any]:
-    """Return one input: its name, its picture (a data URI, or empty) or text, labels and energies.
-
-    The energies are drawn beside their medians over ID; without these, they are left out.
-    """
+    """Return one input: name, picture (a data URI) or text, labels and, with medians, energies."""
     names = label_names(evidence)
     name = input_name(outputs, row)
     root = evidence.image_roots.get(set_name)
@@ -211,10 +207,7 @@ def thumbnail(path: Path) -> str:
 
 
 def energy_bars(names: Sequence[str], energies: Values, medians: Values) -> Markup:
-    """Draw the largest label-wise energies as bars, with a mark at the median of each over ID.
-
-    The last bar is the sum over all the other labels, which the largest logit ignores.
-    """
+    """Draw the largest label-wise energies, each with its median over ID, then their rest."""
     order = np.argsort(-energies, kind="stable")
     top, rest = order[:_BARS].tolist(), order[_BARS:]
     joint = float(energies.sum())

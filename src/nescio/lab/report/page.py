@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio._charts.results import strip
-from nescio._charts.svg import JOINT, Markup, chart_style, percent, set_style
+from nescio._charts.svg import JOINT, Markup, chart_style, percent, set_style, sheet
 from nescio._io.files import check_target, replacing
 from nescio._version import __version__
 from nescio.detectors import Detector
@@ -93,10 +93,7 @@ def from_outputs(
     image_roots: Mapping[str, Path],  # for each set, the folder in which its ids are image files
     on_step: Callable[[int], object],
 ) -> ReportInputs:
-    """Evaluate detectors on the outputs of one network; `name` is that of the ID set.
-
-    Without OOD data, there is nothing to evaluate, and there are no lines.
-    """
+    """Evaluate detectors, if there is OOD data, on outputs; `name` is that of the ID set."""
 
     def with_texts(outputs: Outputs, set_name: str) -> Outputs:
         if text_column is None:
@@ -188,7 +185,7 @@ def build_report(
         ],
         manifests=_manifests(lines),
         version=__version__,
-        style=Markup(chart_style() + resource("style.css")),
+        style=Markup(chart_style() + sheet("base.css") + resource("style.css")),
         script=Markup(script),
         # The content security policy allows the one script with this hash.
         script_hash="sha256-" + base64.b64encode(digest).decode("ascii"),
@@ -233,9 +230,8 @@ def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{name}.")
             continue
-        text = value
-        if not isinstance(value, str):
-            text = json.dumps(value, ensure_ascii=False, default=str)
+        own = isinstance(value, str)
+        text = value if own else json.dumps(value, ensure_ascii=False, default=str)
         # The result file holds it in full.
         long = len(text) > _LONGEST_FACT
         yield name, f"{text[:_LONGEST_FACT]} … (see the result file)" if long else text
@@ -286,11 +282,8 @@ def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[
 
 
 def _shared_figures(evidence: Evidence, tpr: float, pair: Pair) -> dict[str, Any]:
-    """Return the figures that all OOD sets of a chapter share.
-
-    A page about a chosen detector has nothing to explain joint energy.
-    """
-    usual = pair == USUAL_PAIR
+    """Return the figures that all OOD sets of a chapter share."""
+    usual = pair == USUAL_PAIR  # a page about a chosen detector does not explain joint energy
     groups = case_groups(evidence, tpr, pair)
     with_label = "" if evidence.id_outputs.labels is None else ", inputs with the label"
     oods = [(set_style(number), ood) for number, ood in enumerate(evidence.ood_outputs)]

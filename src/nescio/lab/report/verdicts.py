@@ -26,22 +26,15 @@ from nescio.lab.report.cases import (
     strangeness,
     why_no_pictures,
 )
-from nescio.lab.report.figures import (
-    MAX,
-    Flags,
-    Pair,
-    label_names,
-    true_or_predicted,
-)
+from nescio.lab.report.figures import MAX, Flags, Pair, label_names, true_or_predicted
 from nescio.metrics.by_label import LabelRates, label_rates, sample_labels
 from nescio.monitor import Monitor
-from nescio.monitor.report import ADVICE, CHANGES
+from nescio.monitor.report import ADVICE, CHANGES, FEW
 from nescio.outputs import Outputs
 from nescio.outputs.sets import Sets
 
 _SUSPICIOUS = 6  # inputs
 _LISTED = 100  # flagged inputs
-_FEW = 30  # inputs: too few to see a change
 _FIRST_INPUTS = 3  # of a set
 _MOST = 20_000  # inputs that are compared with the calibration data: more change hardly anything
 _BINS = 20  # of p-values
@@ -139,11 +132,9 @@ class Promise(NamedTuple):
 
     @classmethod
     def of(cls, detector: Detector, verdicts: Assessment) -> Promise:
-        """Compare verdicts with the calibration of their detector, all of them as one window.
-
-        The order of the rows of a file means nothing, so they are shuffled.
-        """
+        """Compare verdicts with the calibration of their detector, all of them as one window."""
         monitor = Monitor(detector, window=_MOST + 1)
+        # Shuffled: the order of the rows of a file means nothing.
         monitor.update(verdicts[np.random.default_rng(0).permutation(len(verdicts))[:_MOST]])
         [window] = monitor.windows
         shares = (monitor.expected_share, window.low / window.n, window.high / window.n)
@@ -184,7 +175,7 @@ class Promise(NamedTuple):
         """Say whether the inputs are like the calibration data, in a word or two."""
         if self.change():
             return "No"
-        if self.n_inputs < _FEW:
+        if self.n_inputs < FEW:
             return "Too few to tell"
         return "Not tested" if is_half else "Yes"
 

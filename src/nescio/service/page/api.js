@@ -17,23 +17,16 @@ export function keepToken(value) {
   else sessionStorage.removeItem(KEY);
 }
 
-export async function send(path, { method = "GET", body, type } = {}) {
+export async function ask(path, { method = "GET", body, type } = {}) {
   // A header can only contain ASCII, so no other token can be valid.
   if (/[^ -~]/.test(token())) throw new ServiceError(401, "The token must be ASCII text.");
   const headers = {};
   if (type) headers["Content-Type"] = type;
   if (token()) headers.Authorization = `Bearer ${token()}`;
-  try {
-    return await fetch(path, { method, body, headers, cache: "no-store" });
-  } catch {
+  const answer = await fetch(path, { method, body, headers, cache: "no-store" }).catch(() => {
     throw new ServiceError(0, "The service cannot be reached.");
-  }
-}
-
-export const ask = async (path, options) => (await checked(await send(path, options))).json();
-
-async function checked(answer) {
-  if (answer.ok) return answer;
+  });
+  if (answer.ok) return answer.json();
   const problem = await answer.json().catch(() => ({}));
   throw new ServiceError(answer.status, problem.detail ?? `The service answered ${answer.status}.`);
 }

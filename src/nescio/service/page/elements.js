@@ -9,14 +9,9 @@ export function make(tag, ...parts) {
   node.classList.add(...classes);
   for (const part of parts.flat().filter((one) => one !== null && one !== undefined)) {
     if (part instanceof Node || typeof part !== "object") node.append(part);
-    else for (const [key, value] of Object.entries(part)) set(node, key, value);
+    else for (const [key, value] of Object.entries(part)) node.setAttribute(key, value);
   }
   return node;
-}
-
-function set(node, key, value) {
-  if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
-  else node.setAttribute(key, value);
 }
 
 export function show(node, visible) {

@@ -75,7 +75,13 @@ function hint() {
 function parse(text) {
   const trimmed = text.trim();
   if (!trimmed) throw new SyntaxError(`Paste a row of ${table ? "numbers" : "logits"} first.`);
-  if (trimmed.startsWith("{")) return parseObject(trimmed);
+  if (trimmed.startsWith("{")) {
+    try {
+      return JSON.parse(trimmed);
+    } catch (error) {
+      throw new SyntaxError(`This is not JSON: ${error.message}`);
+    }
+  }
   let rows = lines(trimmed);
   // NumPy prints a long row on several lines.
   if (rows.length > 1 && rows.flat().length === width()) rows = [rows.flat()];
@@ -92,14 +98,6 @@ function cell(word) {
   if (plain === "-inf" || plain === "-infinity") return table ? undefined : "-inf";
   if (plain === "nan" || plain === "null") return null;
   return Number.isFinite(Number(word)) ? Number(word) : undefined;
-}
-
-function parseObject(text) {
-  try {
-    return JSON.parse(text);
-  } catch (error) {
-    throw new SyntaxError(`This is not JSON: ${error.message}`);
-  }
 }
 
 function lines(text) {
@@ -216,34 +214,26 @@ async function answer(work) {
   }
 }
 
-function listen() {
-  byId("logits-form").addEventListener("submit", (event) => {
+for (const [field, work] of Object.entries({ logits: scoreLogits, text: predictText })) {
+  byId(`${field}-form`).addEventListener("submit", (event) => {
     event.preventDefault();
-    scoreLogits();
+    work();
   });
-  byId("text-form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    predictText();
+  byId(field).addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) work();
   });
-  const work = { logits: scoreLogits, text: predictText };
-  for (const field of Object.keys(work))
-    byId(field).addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) work[field]();
-    });
-  byId("file").addEventListener("change", (event) => {
-    predictImages(event.target.files);
-    event.target.value = ""; // so that the user can choose the same file again
-  });
-  // Without this, the browser opens a file that is dropped beside the field.
-  addEventListener("dragover", (event) => event.preventDefault());
-  addEventListener("drop", (event) => {
-    event.preventDefault();
-    byId("drop").classList.remove("over");
-    predictImages(event.dataTransfer.files);
-  });
-  byId("drop").addEventListener("dragenter", () => byId("drop").classList.add("over"));
-  byId("drop").addEventListener("dragleave", () => byId("drop").classList.remove("over"));
-  addEventListener("paste", (event) => predictImages(event.clipboardData.files));
 }
-
-listen();
+byId("file").addEventListener("change", (event) => {
+  predictImages(event.target.files);
+  event.target.value = ""; // so that the user can choose the same file again
+});
+// Without this, the browser opens a file that is dropped beside the field.
+addEventListener("dragover", (event) => event.preventDefault());
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  byId("drop").classList.remove("over");
+  predictImages(event.dataTransfer.files);
+});
+byId("drop").addEventListener("dragenter", () => byId("drop").classList.add("over"));
+byId("drop").addEventListener("dragleave", () => byId("drop").classList.remove("over"));
+addEventListener("paste", (event) => predictImages(event.clipboardData.files));

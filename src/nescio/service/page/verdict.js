@@ -36,63 +36,54 @@ function settle(...children) {
   byId("verdict").replaceChildren(...children);
 }
 
-function word(row) {
-  return row.inside ? "✓ In-distribution" : "✗ OUT: do not trust";
-}
-
 function showRow(row, detector, nRows) {
-  const threshold = detector.threshold[row.group ?? "all"];
+  const cutOff =
+    row.truncated &&
+    `The text is longer than ${count(detector.model.texts.max_tokens)} tokens: the model has seen only a part of it.`;
   settle(
     make("div", { class: `verdict ${row.inside ? "in" : "out"}` },
       row.picture && make("img", { src: row.picture, alt: `The image ${row.name}` }),
       make("div",
         nRows > 1 || row.picture ? make("p.which", row.name) : null,
-        make("p.word", word(row)),
+        make("p.word", row.inside ? "✓ In-distribution" : "✗ OUT: do not trust"),
         make("p", inWords(row, detector)),
-        row.truncated ? make("p.aside", cutOff(detector)) : null,
+        cutOff ? make("p.aside", cutOff) : null,
       ),
     ),
   );
   byId("details").replaceChildren(
-    facts(row, threshold, detector),
+    facts(row, detector),
     predicted(row, detector),
     ...parts(row),
     ...explained(row, detector),
   );
 }
 
-const cutOff = ({ model }) =>
-  `The text is longer than ${count(model.texts.max_tokens)} tokens: the model has seen only a part of it.`;
-
 // --- in words ---
-
-// The calibration inputs that a row is compared with: all, or those of its group.
-function calibrationOf({ group }, detector) {
-  const n = detector.n_by_group[group ?? "all"];
-  const name = plural(n, "calibration input");
-  return { n, name: group === null ? name : `${name} ${inGroup(group, detector)}` };
-}
 
 const inGroup = (group, { by }) =>
   by === "label_count" ? `with ${group} predicted labels` : `of group ${group}`;
 
-export function inWords(row, detector) {
+function inWords(row, detector) {
   if (row.score === null) return "It has no score because its logits contain NaN or infinity.";
-  const { n, name } = calibrationOf(row, detector);
+  // The row is compared with all calibration inputs, or with those of its group.
+  const n = detector.n_by_group[row.group ?? "all"];
+  const which = row.group === null ? "" : ` ${inGroup(row.group, detector)}`;
   const p = row.pValue;
-  if (p < 1.5 / (n + 1)) return `None of the ${name} has such a low score.`;
+  if (p < 1.5 / (n + 1))
+    return `None of the ${plural(n, "calibration input")}${which} has such a low score.`;
   if (p < 0.1) return `About 1 in ${count(Math.round(1 / p))} in-distribution inputs scores this low.`;
   return `${count(Math.round(100 * p))} in 100 in-distribution inputs score this low or lower.`;
 }
 
-function facts(row, threshold, detector) {
+function facts(row, detector) {
   const fact = (name, value) => make("div", make("dt", name), make("dd", value));
   const group = row.group === null ? "" : `, ${inGroup(row.group, detector)}`;
   return make("dl.facts",
     fact("p-value", number(row.pValue)),
     fact("Flagged below", number(1 - detector.tpr)),
     fact("Score", number(row.score)),
-    fact(`Threshold${group}`, number(threshold)),
+    fact(`Threshold${group}`, number(detector.threshold[row.group ?? "all"])),
   );
 }
 
@@ -230,7 +221,8 @@ function table(rows, detector) {
       showRow(row, detector, rows.length);
     };
     const pressed = { "aria-pressed": String(at === 0) };
-    const button = make("button", { type: "button", onclick: choose }, pressed, row.name);
+    const button = make("button", { type: "button" }, pressed, row.name);
+    button.addEventListener("click", choose);
     body.append(
       make("tr", { class: row.inside ? "in" : "out" },
         make("th", { scope: "row" }, button),
