@@ -26,6 +26,11 @@ __all__ = ["SelfCheck"]
 
 NUMBERS, TABLES, IMAGES, TEXTS = "numbers", "tables", "images", "texts"
 
+MOST_ROWS = 1_000
+"""Of the inputs, as many make the faults: the ranges of fewer would be too narrow."""
+
+_FEWEST_ROWS = 100  # that tell a correlation from chance
+_CORRELATED = 0.25
 _SEEN = 0.5  # the share that is flagged of a fault that counts as seen
 _FAR = 5  # standard deviations
 _LARGEST = 20  # images with larger values are taken to be on the scale from 0 to 255
@@ -59,6 +64,9 @@ class SelfCheck(Result):
         The share that is flagged, by the name of the fault. 1 if the model raises an error.
     unchanged : float
         The share of the same samples that is flagged without a fault.
+    independent : bool
+        Whether the columns hardly depend on each other: other values within their ranges then make
+        ordinary rows.
 
     Examples
     --------
@@ -85,6 +93,7 @@ class SelfCheck(Result):
     changes: dict[str, str]
     flagged: dict[str, float]
     unchanged: float
+    independent: bool = False
 
     @property
     def lets_through(self) -> dict[str, float]:
@@ -93,12 +102,8 @@ class SelfCheck(Result):
 
     @property
     def may_be_ordinary(self) -> set[str]:
-        """The faults that keep each column in its usual range, and any that shuffles."""
-        return {_SHUFFLED, *([_MIRRORED, _NOISE] if self._has_columns else [])}
-
-    @property
-    def _has_columns(self) -> bool:
-        return _SCALED in self.flagged
+        """Shuffling and, of independent columns, other values within their ranges."""
+        return {_SHUFFLED, *([_MIRRORED, _NOISE] if self.independent else [])}
 
     def columns(self) -> dict[str, Any]:
         """Return a table as columns: fault, change, n_samples and flagged (a share)."""
@@ -122,9 +127,9 @@ class SelfCheck(Result):
 
     def _on_ordinary(self) -> list[str]:
         ordinary = [fault for fault in self.lets_through if fault in self.may_be_ordinary]
-        if not self._has_columns or not ordinary:
+        if not self.independent or not ordinary:
             return []
-        return [f"Columns that are independent of each other stay ordinary: {listed(ordinary)}."]
+        return [f"The columns hardly depend on each other, so {listed(ordinary)} may be ordinary."]
 
     def drawn(self) -> Markup:
         """Return the table as HTML, for the card of a wrapped model and for a report."""
@@ -250,11 +255,17 @@ def _changed(make: Make, rng: Generator, values: Any) -> Any:
 
 
 def check_faults(
-    detector: str, kind: str, n_samples: int, flagged: Callable[[Change], BoolArray], what: str
+    detector: str,
+    kind: str,
+    n_samples: int,
+    flagged: Callable[[Change], BoolArray],
+    what: str,
+    numbers: Array | None = None,
 ) -> SelfCheck:
     """Make each fault of a kind of data; `flagged` applies one and returns what is flagged.
 
-    If it returns nothing, the data was such already, and the fault is left out.
+    If it returns nothing, the data was such already, and the fault is left out. `numbers` is the
+    data if it has columns of numbers.
     """
     changes, shares = {}, {}
     with warnings.catch_warnings():
@@ -269,7 +280,19 @@ def check_faults(
             except Exception:  # of any model: the fault does not go unnoticed
                 share, change = 1.0, f"raises an error: {change}"
             changes[fault], shares[fault] = change, share
-    return SelfCheck(detector, what, n_samples, changes, shares, unchanged)
+    independent = numbers is not None and _are_independent(numbers)
+    return SelfCheck(detector, what, n_samples, changes, shares, unchanged, independent)
+
+
+def _are_independent(numbers: Array) -> bool:
+    """Return whether the largest correlation of a column with another one is small, on average."""
+    rows = numbers[np.isfinite(numbers).all(1)]
+    rows = rows[:, np.ptp(rows, axis=0) > 0] if len(rows) else rows
+    if len(rows) < _FEWEST_ROWS or rows.shape[1] < 2:
+        return False
+    correlations = np.abs(np.corrcoef(rows, rowvar=False))
+    np.fill_diagonal(correlations, 0.0)
+    return bool(correlations.max(0).mean() < _CORRELATED)
 
 
 def spread_rows(n_rows: int, n_samples: int) -> NDArray[np.intp]:
@@ -281,8 +304,7 @@ def spread_rows(n_rows: int, n_samples: int) -> NDArray[np.intp]:
 def warn_of_blind_spots(check: SelfCheck, advice: str) -> None:
     """Warn if faults are let through, unless these can leave ordinary data.
 
-    Columns that are independent of each other are ordinary if they are shuffled, and so are other
-    values within their ranges. A model that counts words does not see their order.
+    A model that counts words does not see their order, for example.
     """
     if not check.lets_through.keys() <= check.may_be_ordinary:
         warn(

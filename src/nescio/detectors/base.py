@@ -47,7 +47,7 @@ from nescio.errors import (
     TooFewSamplesError,
 )
 from nescio.explain import ExplainedVerdicts, Explanation, Terms
-from nescio.self_check import NUMBERS, Change, SelfCheck, check_faults, spread_rows
+from nescio.self_check import MOST_ROWS, NUMBERS, Change, SelfCheck, check_faults, spread_rows
 
 
 class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
@@ -414,17 +414,19 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         data = self._read_to_score(X, from_probs=from_probs)
         usable = inputs.usable_rows(data.arrays, self)
         rows = np.arange(len(data.arrays)) if usable is None else np.flatnonzero(usable)
-        rows = rows[spread_rows(len(rows), n_samples)]
-        groups = groups_at(rows, groups, len(data.arrays))
+        rows = rows[spread_rows(len(rows), max(MOST_ROWS, n_samples))]
+        chosen = spread_rows(len(rows), n_samples)
+        groups = groups_at(rows[chosen], groups, len(data.arrays))
         logits = {} if data.logits is None else {"logits": data.logits}  # for groups, if not scored
         arrays = Arrays({name: data.arrays[name] for name in data.arrays.names} | logits)[rows]
 
         def flagged(change: Change) -> BoolArray:
             changed = {name: change(matrix) for name, matrix in arrays.matrices().items()}
             kept = {name: arrays[name] for name in arrays.names if name not in changed}
-            return self.predict(Arrays(changed | kept), groups=groups) < 0
+            return self.predict(Arrays(changed | kept)[chosen], groups=groups) < 0
 
-        return check_faults(self.name, NUMBERS, len(rows), flagged, "output")
+        numbers = arrays.matrices().get("logits")
+        return check_faults(self.name, NUMBERS, len(chosen), flagged, "output", numbers)
 
     def explain(
         self, X: Any, *, groups: Any = None, from_probs: bool | None = None

@@ -226,7 +226,8 @@ class NNGuide(BankDetector):
             return scores.largest(similarities, self.k).mean(1, dtype=np.float64)
 
         guided: Array = by_blocks(guidance, arrays[self.layer], max(self.bank_.shape))
-        return guided * scores.joint_energy(arrays.logits)
+        result: Array = guided * scores.joint_energy(arrays.logits)
+        return result
 
 
 @dataclass(eq=False, repr=False)

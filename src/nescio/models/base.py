@@ -23,7 +23,7 @@ from nescio.explain import ExplainedVerdicts
 from nescio.models.images import Preprocessing
 from nescio.models.inputs import InputBatch, batches_of, n_rows
 from nescio.models.texts import TextTokenizer, Tokens
-from nescio.outputs.outputs import INPUT, PENULTIMATE, Head, check_label_names
+from nescio.outputs.outputs import PENULTIMATE, Head, check_label_names
 from nescio.scores import logits_from_probs
 
 POOLED, AUTO_LAYER = "pooled", "auto"
@@ -91,8 +91,9 @@ def flat_input(values: Any, what: str) -> Any:
     kind = str(getattr(values, "dtype", type(values).__name__))
     if "float" not in kind:
         raise InputError(
-            f"{what} {kind}, not numbers of floating point, which features={INPUT!r} needs. Name a "
-            "layer instead."
+            f"{what} {kind}, but the detector reads the input as numbers of floating point, as in "
+            "calibration. For images of bytes (uint8), pass preprocessing=... to wrap; for tokens, "
+            "name another layer than 'input' (features=...)."
         )
     if values.ndim in (0, 1, 2, 4):
         return pooled(values, what)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import check_values, is_frame, is_torch, to_numpy
+from nescio._validation import Array, check_values, is_frame, is_torch, to_numpy
 from nescio.errors import InputError, ShapeError, listed
 from nescio.models.images import IMAGE_SUFFIXES
 from nescio.self_check import IMAGES, NUMBERS, TABLES, TEXTS, spread_rows
@@ -202,6 +202,22 @@ class Changeable(NamedTuple):
     kind: str  # one of the kinds of faults
     rows: NDArray[np.intp]
     values: Any
+
+    @property
+    def numbers(self) -> Array | None:
+        """The columns of numbers, if it has columns."""
+        if self.kind == TABLES:
+            frame = self.values.select_dtypes("number", exclude="timedelta")
+            array: Array = frame.to_numpy(np.float64, na_value=np.nan)
+            return array
+        return self.values if self.kind == NUMBERS and self.values.ndim == 2 else None
+
+
+def rows_of(values: Any, rows: NDArray[np.intp]) -> Any:
+    """Return some of the values that a fault has changed."""
+    if isinstance(values, list):
+        return [values[row] for row in rows]
+    return values.iloc[rows] if hasattr(values, "iloc") else values[rows]
 
 
 def changeable(inputs: Any, n_samples: int, *, is_table: bool, is_bytes: bool) -> Changeable | None:

@@ -44,11 +44,18 @@ from nescio.errors import (
 from nescio.explain import ExplainedVerdicts
 from nescio.models.base import AUTO_LAYER, FEATURES, POOLED, PREPARED, Layers, Runner, make_runner
 from nescio.models.images import Preprocessing
-from nescio.models.inputs import changeable, length_of
+from nescio.models.inputs import changeable, length_of, rows_of
 from nescio.models.prediction import Prediction
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import INPUT, PENULTIMATE, TEXT, as_multi_hot
-from nescio.self_check import Change, SelfCheck, check_faults, warn_of_blind_spots
+from nescio.self_check import (
+    MOST_ROWS,
+    Change,
+    SelfCheck,
+    check_faults,
+    spread_rows,
+    warn_of_blind_spots,
+)
 
 _FEW = 50  # inputs of the self-check in `calibrate`
 _PROBED = 8  # inputs that show whether the model has a layer
@@ -455,9 +462,12 @@ class Wrapped:
             )
             advice = "A detector that has learned from training inputs and labels (fit) sees more."
             if detector.learns_from:
-                advice = "Try another detector."
+                advice = "Try another detector, such as 'mahalanobis'."
                 if runner.kind != "sklearn" and runner.features != INPUT:
-                    advice = "Try an earlier layer (features='NAME'), or another detector."
+                    advice = (
+                        "Try an earlier layer (features='NAME', or 'input' if it is a vector), or "
+                        "another detector, such as 'mahalanobis'."
+                    )
             warn_of_blind_spots(calibrated.checked, advice)
         return calibrated
 
@@ -502,21 +512,26 @@ class Wrapped:
         checked_whole("n_samples", n_samples, minimum=1)
         part = changeable(
             inputs,
-            -(-n_samples // fixed) * fixed,  # whole batches
+            max(MOST_ROWS, n_samples),
             is_table=self.runner.kind == "sklearn" and self.runner.takes(inputs),
             is_bytes=self.runner.is_image_bytes(inputs),
         )
         if part is not None:
+            whole_batches = -(-n_samples // fixed) * fixed
+            chosen = spread_rows(len(part.rows), whole_batches)
+            own = groups_at(part.rows[chosen], groups, len(inputs))
 
             def flagged(change: Change) -> BoolArray:
                 values = change(part.values)
                 if _is_same(values, part.values):
                     return np.empty(0, np.bool_)
-                own = groups_at(part.rows, groups, len(inputs))
-                return ~self.assess(values, groups=own, batch_size=batch_size).in_distribution
+                few = rows_of(values, chosen)
+                return ~self.assess(few, groups=own, batch_size=batch_size).in_distribution
 
             with suppress(NescioError):  # of a model that takes whole batches only
-                return check_faults(detector.name, part.kind, len(part.rows), flagged, "input")
+                return check_faults(
+                    detector.name, part.kind, len(chosen), flagged, "input", part.numbers
+                )
         if outputs is None:
             outputs = self.outputs(whole, batch_size=batch_size)
         return detector.self_check(outputs, groups=groups, n_samples=n_samples, from_probs=False)
@@ -550,8 +565,8 @@ class Wrapped:
             exported = "in_distribution" in getattr(self.runner, "output_names", ())
             own = " The file's own verdicts are its output in_distribution, for onnxruntime."
             raise NotCalibratedError(
-                "there is no calibrated detector to give a verdict. Call "
-                "wrapped.calibrate(held_out), or pass a calibrated one: wrap(model, "
+                "there is no calibrated detector to give a verdict. Write wrapped = "
+                "wrapped.calibrate(held_out), which returns a new model, or pass one: wrap(model, "
                 f"detector='tagger.nescio').{own if exported else ''}"
             )
         require_calibration(self.detector)

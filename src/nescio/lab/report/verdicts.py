@@ -12,7 +12,8 @@ import numpy as np
 
 from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent, short
 from nescio._io.tables import GROUP
-from nescio.calibration import ALL, CUSTOM
+from nescio.calibration import CUSTOM
+from nescio.calibration.calibration import ALL
 from nescio.detectors import Detector
 from nescio.detectors.combined import default_detector
 from nescio.detectors.verdicts import Assessment
