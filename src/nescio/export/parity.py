@@ -225,10 +225,7 @@ def session_of(graph: bytes | Path) -> Any:
 
 
 def probes_of(detector: Detector, shapes: Mapping[str, tuple[int, Any]]) -> dict[str, Array]:
-    """Return rows of logits and features that test where rounding and infinities matter most.
-
-    `shapes` has the number of columns and the dtype of each.
-    """
+    """Return rows (of these columns and dtypes) where rounding and infinities matter most."""
     rng = np.random.default_rng(0)
     probes = {}
     for name, (n_columns, dtype) in shapes.items():
@@ -335,10 +332,7 @@ def check_parity(
 
 
 def _largest(name: str, graph: Array, python: Array, tolerance: float) -> float:
-    """Return the largest difference, relative to Python's value if that is above 1.
-
-    Raise if it is above the tolerance. NaN equals NaN.
-    """
+    """Return the largest difference, relative as in `Differences`; raise if it is not tolerated."""
     graph, python = np.asarray(graph, np.float64), np.asarray(python, np.float64)
     same = (graph == python) | (np.isnan(graph) & np.isnan(python))
     with np.errstate(invalid="ignore"):
