@@ -38,10 +38,8 @@ def limit_cpus(most: int | None) -> None:
 
 def cpu_limit() -> int | None:
     """Return what `limit_cpus` or the container allows, for libraries that count processors."""
-    quota = _container_cpus()
-    if _most_cpus is None or quota is None:
-        return quota if _most_cpus is None else _most_cpus
-    return min(_most_cpus, quota)
+    limits = (_most_cpus, _container_cpus())
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 @functools.cache
