@@ -26,8 +26,7 @@ def available_cpus() -> int:
         n_cpus = len(os.sched_getaffinity(0))
     else:
         n_cpus = os.cpu_count() or 1
-    most = cpu_limit()
-    return n_cpus if most is None else min(n_cpus, most)
+    return min(n_cpus, cpu_limit() or n_cpus)
 
 
 def limit_cpus(most: int | None) -> None:
