@@ -8,7 +8,7 @@ import pytest
 
 import nescio as ns
 from nescio._charts.svg import palette
-from nescio.errors import MissingDependencyError, ParameterError
+from nescio.errors import InputError, MissingDependencyError, ParameterError
 from nescio.metrics import auroc
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -122,7 +122,7 @@ def test_the_colours_suit_the_background(detector):
 
 
 def test_what_cannot_be_drawn_is_said():
-    with pytest.raises(ns.NotCalibratedError, match="has no threshold yet"):
+    with pytest.raises(InputError, match="not calibrated"):
         ns.ScoreHistogramDisplay.from_detector(ns.JointEnergy())
 
 

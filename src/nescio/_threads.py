@@ -26,8 +26,7 @@ def available_cpus() -> int:
         n_cpus = len(os.sched_getaffinity(0))
     else:
         n_cpus = os.cpu_count() or 1
-    most = cpu_limit()
-    return n_cpus if most is None else min(n_cpus, most)
+    return min(n_cpus, cpu_limit() or n_cpus)
 
 
 def limit_cpus(most: int | None) -> None:
@@ -38,10 +37,8 @@ def limit_cpus(most: int | None) -> None:
 
 def cpu_limit() -> int | None:
     """Return what `limit_cpus` or the container allows, for libraries that count processors."""
-    quota = _container_cpus()
-    if _most_cpus is None or quota is None:
-        return quota if _most_cpus is None else _most_cpus
-    return min(_most_cpus, quota)
+    limits = (_most_cpus, _container_cpus())
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 @functools.cache

@@ -44,7 +44,7 @@ _NOT_REAL = (NoneType, bool, np.bool_, np.datetime64, np.timedelta64, np.void)
 _ADVICE = "Pass an array or a list of rows; for a file, nescio.Outputs.load(path)."
 
 # The limits of `check_logits`.
-ENOUGH_VALUES = 50
+ENOUGH_VALUES = 50  # fewer prove nothing
 _ENOUGH_ROWS = 100
 _SURE = 0.1  # log-probabilities of a classifier that is sure of a label lie within [-0.1, 0]
 
@@ -178,17 +178,12 @@ def check_matrix(array: Any, name: str = "logits") -> None:
 def check_logits(values: Array) -> None:
     """Raise a `ProbabilitiesError` if an array looks like anything other than logits.
 
-    The only rule of nescio, for a matrix of one row per sample that comes in as logits. Callers ask
-    once, where the array comes in, and not if the user has said what it holds (`from_probs`). NaN
-    does not count. At least 50 values are needed, because fewer prove nothing.
+    The only rule of nescio; docs/errors/probabilities-error.md has it as a table. Callers ask once,
+    where an array comes in, and not if the user has said what it holds (`from_probs`).
 
-    - Probabilities: no value is negative, and the largest is at most 1.
-    - Percentages: no value is negative, the smallest is below 1, and the largest lies within
-      (20, 100]. Logits of shifted inputs may all be positive, but then even the lowest is large.
-    - Log-probabilities: in at least 100 rows, no value is positive, some are below -5, and a tenth
-      of the rows have their largest value within [-0.1, 0]. Logits of out-of-distribution data may
-      all be negative, but then they do not crowd just below 0; those of a network that has learned
-      little do, but none is low.
+    Logits of shifted inputs may all be positive, but then even the lowest is large. Those of
+    out-of-distribution data may all be negative, but then they do not crowd just below 0; those of
+    a network that has learned little do, but none is low.
     """
     if values.size < ENOUGH_VALUES:
         return
@@ -350,13 +345,9 @@ def from_table(
 ) -> Settings:
     """Return a dataclass from a table, as `tomllib` or `json` returns it.
 
-    Its annotations and its own checks say what is allowed. A field that is a dataclass is a table
-    inside the table, and a field that is a tuple of dataclasses is a list of tables. An error names
-    the table, the key, what is allowed and what was given.
-
-    `where` names the table in errors, such as "train.model". The values of `base` are used for
-    the keys that the table leaves out, instead of the defaults. `fixed` are fields that the table
-    may not contain.
+    Its annotations and its own checks say what is allowed. `where` names the table in errors, such
+    as "train.model". `base` has the values of the keys that the table leaves out, instead of the
+    defaults. `fixed` are fields that the table may not contain.
     """
     if not isinstance(table, Mapping):
         raise ParameterError(f"{where} must be a table, written as [{where}], got {table!r}.")

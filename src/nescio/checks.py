@@ -90,13 +90,7 @@ def make_outputs(n_samples: int, *, seed: int = 0, shift: float = 0.0) -> Output
 
 
 def check_detector(detector: Detector) -> None:
-    """Run every check on a detector.
-
-    Examples
-    --------
-    >>> import nescio as ns
-    >>> check_detector(ns.MaxLogit())  # silent: there is nothing wrong with it
-    """
+    """Run every check on a detector; it is silent if there is nothing wrong."""
     detector = as_detector(detector)
     for check in CHECKS:
         check(detector)
@@ -201,10 +195,7 @@ def check_keeps_the_promised_share(detector: Detector) -> None:
 
 
 def check_calibrates_on_data_that_it_has_not_learned_from(detector: Detector) -> None:
-    """A detector that learns from held-out data does so from one half; the other half calibrates.
-
-    Nothing that it learns depends on the half that calibrates.
-    """
+    """What a detector learns from held-out data does not depend on the half that calibrates it."""
     if not detector.learns_from_held_out:
         return
     held_out, other = make_outputs(201, seed=15), make_outputs(201, seed=16)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
+
 from nescio._charts.histogram import FEW, Histogram, roc
 from nescio._charts.svg import HUES, JOINT, Values, cut, palette, short
-from nescio.detectors.base import require_calibration
-from nescio.errors import ParameterError, require
-from nescio.metrics import auroc
+from nescio.errors import InputError, ParameterError, require
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
@@ -88,12 +88,17 @@ class ScoreHistogramDisplay(Display):
         ax : matplotlib Axes, optional
             Where to draw; by default in a new figure.
         """
-        require_calibration(detector)
+        calibration = getattr(detector, "calibration_", None)
+        if calibration is None:
+            raise InputError(
+                f"this {type(detector).__name__} is not calibrated, so there is nothing to draw. "
+                "Call calibrate(held_out) first."
+            )
         sets = {} if X is None else {"new data": X}
         if ood is not None:
             sets |= ood if isinstance(ood, Mapping) else {"OOD data": ood}
         scores = {name: detector.score_samples(data) for name, data in sets.items()}
-        return cls(detector.calibration_, scores, detector.name).plot(ax)
+        return cls(calibration, scores, detector.name).plot(ax)
 
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
         calibrated = self.calibration.scores
@@ -168,11 +173,14 @@ class RocDisplay(Display):
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
         for number, (name, (id_scores, ood_scores)) in enumerate(self.scores.items()):
             is_joint = name == JOINT
+            ordered = np.sort(ood_scores)  # a tie counts half
+            below = [np.searchsorted(ordered, id_scores, side) for side in ("left", "right")]
+            area = np.mean(below) / len(ordered)
             ax.plot(
                 *roc(id_scores, ood_scores),
                 color=colours["accent" if is_joint else f"hue{number % HUES}"],
                 linewidth=2.2 if is_joint else 1.5,
-                label=f"{cut(name, 28)} ({100 * auroc(id_scores, ood_scores):.2f})",
+                label=f"{cut(name, 28)} ({100 * area:.2f})",
                 zorder=3 + len(self.scores) - number,
             )
         ax.axhline(self.tpr, color=colours["muted"], linestyle="--", linewidth=1.0)

@@ -500,13 +500,10 @@ def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 class Term(NamedTuple):
-    """What each label contributes to a score; it grows with the logit.
-
-    The formulas in torch are for autograd, devices and tracing.
-    """
+    """What each label contributes to a score; it grows with the logit."""
 
     each: Callable[[FloatArray], FloatArray]
-    torch_each: Callable[[Any], Any]
+    torch_each: Callable[[Any], Any]  # in torch: for autograd, devices and tracing
     sum_kernel: RowKernel
     torch_sum: Callable[[Any], Any]
 
@@ -553,10 +550,7 @@ def _float_values(value: Any) -> FloatArray:
 def _aggregate(
     logits: ArrayT, kernel: RowKernel, formula: Callable[[Any], Any], k: int | None = None
 ) -> ArrayT:
-    """Return one score per row: by the kernel or, where torch is needed, by the formula.
-
-    With `k`, only the k largest logits of a row count.
-    """
+    """Return one score per row, of its k largest logits; in torch by the formula, if needed."""
     if is_torch(logits):
         return cast(ArrayT, _aggregate_tensor(logits, kernel, formula, k))
     values = _float_values(logits)
@@ -635,15 +629,7 @@ def like(array: Any, x: Any) -> Any:
 
 
 def largest(x: Any, k: int) -> Any:
-    """Return the k largest values of each row (all if there are fewer).
-
-    The smallest of them comes first; the order of the rest is undefined.
-
-    Examples
-    --------
-    >>> largest(np.array([[3.0, 1.0, 2.0]]), 2)
-    array([[2., 3.]])
-    """
+    """Return the k largest values of each row, all if there are fewer; the smallest comes first."""
     k = min(k, x.shape[1])
     if is_torch(x):
         return x.topk(k, dim=1).values.flip(1)

@@ -1,8 +1,5 @@
 """Detectors: a score, what it learns, a threshold and what can be promised about it.
 
-A higher score means more in-distribution. `predict` gives +1 for in-distribution and -1 for out;
-a sample is in if its score is at least the threshold.
-
 Every module of this package is searched for detectors, so that a new one needs no other line. All
 of them are attributes of this package, and of `nescio`.
 """

@@ -225,9 +225,9 @@ class NNGuide(BankDetector):
             similarities = unit_rows(rows).astype(self.bank_.dtype, copy=False) @ self.bank_.T
             return scores.largest(similarities, self.k).mean(1, dtype=np.float64)
 
-        guided: Array = by_blocks(guidance, arrays[self.layer], max(self.bank_.shape))
-        result: Array = guided * scores.joint_energy(arrays.logits)
-        return result
+        guided: FloatArray = by_blocks(guidance, arrays[self.layer], max(self.bank_.shape))
+        energies: FloatArray = scores.joint_energy(arrays.logits)
+        return guided * energies
 
 
 @dataclass(eq=False, repr=False)

@@ -225,10 +225,7 @@ def _logits_from_probs(probs: Tensor) -> Tensor:
 
 
 class Score(nn.Module):
-    """The score of a detector on tensors, by its own `_score` or by a function of `SCORES`.
-
-    Arrays that the detector has learned become tensors, which move with the module.
-    """
+    """The score of a detector on tensors; arrays that it has learned move with the module."""
 
     def __init__(self, detector: Detector) -> None:
         super().__init__()

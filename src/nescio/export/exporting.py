@@ -290,9 +290,7 @@ def _check_columns(head: DetectorHead, outputs: Outputs) -> None:
 def _metadata(plan: _Plan) -> dict[str, str]:
     """Return what the file says about itself."""
     detector, calibration = plan.detector, plan.detector.calibration_
-    first = calibration.first
-    preprocessing = None if plan.runner is None else plan.runner.preprocessing
-    tokenizer = None if plan.runner is None else plan.runner.tokenizer
+    first, runner = calibration.first, plan.runner
     facts: dict[str, Any] = {
         "nescio.version": __version__,
         "nescio.detector": detector.name or type(detector).__name__,
@@ -305,11 +303,13 @@ def _metadata(plan: _Plan) -> dict[str, str]:
         "nescio.n_calibration": calibration.n_samples,
         "nescio.inputs": [value.name for value in plan.model.graph.inputs],
         LABEL_NAMES_KEY: plan.label_names,
-        COLUMNS_KEY: None if plan.runner is None else plan.runner.columns or None,
-        TABLE_KEY: None if plan.runner is None else plan.runner.table,
-        PREPROCESSING_KEY: None if preprocessing is None else preprocessing.as_dict(),
-        TOKENIZER_KEY: None if tokenizer is None else tokenizer.json(),
     }
+    if runner is not None:
+        preprocessing, tokenizer = runner.preprocessing, runner.tokenizer
+        facts[COLUMNS_KEY] = runner.columns or None
+        facts[TABLE_KEY] = runner.table
+        facts[PREPROCESSING_KEY] = preprocessing and preprocessing.as_dict()
+        facts[TOKENIZER_KEY] = tokenizer and tokenizer.json()
     return {
         key: value if isinstance(value, str) else json.dumps(value, default=_plain)
         for key, value in facts.items()

@@ -147,20 +147,12 @@ class _GraphHead(nn.Module):
 
     def __init__(self, head: DetectorHead, takes: tuple[str, ...], *, alone: bool) -> None:
         super().__init__()
-        self.head = head
-        self.takes = takes
-        self.alone = alone
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        if self.alone:
-            return OUTPUTS[1:] if "logits" in self.takes else OUTPUTS[2:]
-        return (*OUTPUTS, *self._layers)
-
-    @property
-    def _layers(self) -> tuple[str, ...]:
-        """The layers that the graph returns; whoever runs it has its input."""
-        return tuple(name for name in self.takes if name not in ("logits", INPUT))
+        self.head, self.takes, self.alone = head, takes, alone
+        # The layers that the graph returns; whoever runs it has its input.
+        self.layers = tuple(name for name in takes if name not in ("logits", INPUT))
+        self.output_names = (*OUTPUTS, *self.layers)
+        if alone:
+            self.output_names = OUTPUTS[1:] if "logits" in takes else OUTPUTS[2:]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         arrays = dict(zip(self.takes, inputs, strict=True))
@@ -175,7 +167,7 @@ class _GraphHead(nn.Module):
         if self.alone:
             return tuple(outputs[1:])
         # Copies, as an output cannot be an input too.
-        return (*outputs, *(layers[name].clone() for name in self._layers))
+        return (*outputs, *(layers[name].clone() for name in self.layers))
 
 
 def detector_graph(
@@ -208,9 +200,8 @@ def detector_graph(
 
 
 def join(classifier: Any, head: Any, sources: Mapping[str, str]) -> None:
-    """Append a detector's graph to a classifier's; only the detector's outputs remain.
+    """Append a detector's graph to a classifier's of the same opset in place; the head is consumed.
 
-    Both have the same opset. The classifier's graph is changed in place, the head's is consumed.
     `sources` names, for the logits and each layer, the output that the head takes.
     """
     graph = classifier.graph
@@ -353,8 +344,7 @@ def traced(
 ) -> Any:
     """Return the graph of a module from tensors to a tuple of tensors, as an `onnx_ir.Model`.
 
-    `inputs` are an example of at least two rows, and `dynamic` has the dimensions of each whose
-    size may change, as torch.export takes them. `what` is the subject of error messages. With
+    `inputs` are an example of at least two rows, and `dynamic` is as torch.export takes it. With
     `exact`, softplus and sigmoid are written in a form that is precise in every runtime.
     """
     try:

@@ -653,9 +653,8 @@ def find_lead(ood: str, scores: Mapping[str, Scored]) -> Lead | None:
     second = next((name for name in ranked if areas[name] < areas[ranked[0]]), None)
     if second is None:
         return None
-    best = ranked[0]
-    a, b = scores[best], scores[second]
+    a, b = scores[ranked[0]], scores[second]
     if min(len(a.id_scores), len(a.ood_scores[ood])) < 2:
         return None
     test = delong_test(a.id_scores, a.ood_scores[ood], b.id_scores, b.ood_scores[ood])
-    return Lead(best, second, test)
+    return Lead(ranked[0], second, test)
