@@ -73,7 +73,7 @@ def test_a_run_goes_on_after_an_acknowledged_alarm(files, nescio, succeeds, fail
     watch = ("monitor", *WITH, "--state", "state.safetensors")
     assert nescio(*watch, "strange.csv")[0] == 3
     note = ("--acknowledge", "Ann: lens cleaned")
-    assert "acknowledged (Ann: lens cleaned)" in succeeds(*watch, *note)
+    assert "(Ann: lens cleaned)" in succeeds(*watch, *note)
     report = json.loads(succeeds(*watch, "quiet.csv", "--json"))
     (record,) = report["acknowledged"]
     assert record["alarm"].startswith("ALARM: since about input ")
