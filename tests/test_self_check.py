@@ -179,19 +179,32 @@ def test_calibrate_warns_once_of_what_the_detector_lets_through(table):
 
 def test_faults_within_the_range_of_each_column_are_no_reason_to_warn():
     flagged = {"x 10": 1.0, "shuffled": 0.1, "mirrored": 0.1, "noise": 0.4}
-    check = ns.SelfCheck("knn", "input", 30, dict.fromkeys(flagged, ""), flagged, 0.05)
+    changes = dict.fromkeys(flagged, "")
+    check = ns.SelfCheck("knn", "input", 30, changes, flagged, 0.05, independent=True)
     assert list(check.lets_through) == ["shuffled", "mirrored", "noise"]
-    assert "stay ordinary: 'shuffled', 'mirrored', 'noise'." in str(check)
+    assert "so 'shuffled', 'mirrored', 'noise' may be ordinary." in str(check)
     with warnings.catch_warnings():
         warnings.simplefilter("error", BlindSpotWarning)
         warn_of_blind_spots(check, "Try another.")
     flagged["x 10"] = 0.4
     with pytest.warns(BlindSpotWarning, match="40% of x 10.* Try another"):
         warn_of_blind_spots(check, "Try another.")
+    dependent = ns.SelfCheck("knn", "input", 30, changes, {**flagged, "x 10": 1.0}, 0.05)
+    with pytest.warns(BlindSpotWarning, match="10% of mirrored, 40% of noise"):
+        warn_of_blind_spots(dependent, "Try another.")
     images = {"black": 1.0, "noise": 0.4}  # random pixels are no ordinary image
     check = ns.SelfCheck("knn", "input", 30, dict.fromkeys(images, ""), images, 0.05)
     with pytest.warns(BlindSpotWarning, match="40% of noise"):
         warn_of_blind_spots(check, "Try another.")
+
+
+def test_columns_are_independent_if_their_correlations_are_small(table, rng):
+    model, _ = table
+    values = rng.normal(5, 1, size=(500, 4))
+    chain = values @ np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 1]])
+    for numbers, independent in ((values, True), (chain, False), (values[:50], False)):
+        wrapped = ns.wrap(model, detector="joint_energy").calibrate(numbers)
+        assert wrapped.checked.independent == independent
 
 
 def test_the_advice_fits_the_model(table):
