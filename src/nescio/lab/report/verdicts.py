@@ -104,6 +104,7 @@ def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DefaultDetectorWarning)  # the page says the reason
         detector, reason = default_detector(sets.train, sets.held_out, nonfinite=nonfinite)
+    reason = reason.replace("(--train, fit)", "(--train)")
     if detector.learns_from:
         detector.fit(sets.train, from_probs=False)
     try:
