@@ -190,6 +190,7 @@ def test_a_combination_is_written_in_brackets(here, nescio, succeeds):
     assert "weights=[1, 2]" in nescio("info", "x.nescio")[1]
 
 
+@pytest.mark.filterwarnings("default::nescio.errors.DefaultDetectorWarning")
 def test_the_default_is_chosen_by_what_is_there(here, nescio, succeeds):
     out = succeeds("calibrate", "val.npy", "-o", "x.nescio")
     assert "Chosen: joint energy" in out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -118,8 +118,11 @@ def evaluate_detectors(
         print_json(comparison.as_dict())
     else:
         _print_comparison(comparison, default if default in comparison.scores else comparison.best)
-        if names is None and held_out is None:
-            say("The default of calibrate has no row: it learns from held-out data (--held-out).")
+        said = any("--held-out" in reason for reason in comparison.skipped.values())
+        if names is None and held_out is None and not said:
+            which = " for logits alone" if sets.id.get("features") is None else ""
+            what = "has no row: it learns from held-out data (--held-out)."
+            say(f"The default of calibrate{which} {what}")
 
 
 def _expanded(names: list[str] | None) -> list[str]:
@@ -148,8 +151,22 @@ def _print_comparison(comparison: Comparison, by_label: str) -> None:
             f"{name}: a random sample of the {n_rows:,} rows was read"
             for name, n_rows in comparison.sampled.items()
         ),
-        *(f"left out {name}: {reason}" for name, reason in comparison.skipped.items()),
+        *_left_out(comparison.skipped),
     )
+
+
+def _left_out(skipped: Mapping[str, str]) -> list[str]:
+    """Say which detectors were left out, in one line for each reason."""
+    lines = []
+    for reason in dict.fromkeys(skipped.values()):
+        names = [name for name in skipped if skipped[name] == reason]
+        if len(names) == 1:
+            lines.append(f"left out {names[0]}: {reason}")
+        else:
+            each = reason.removeprefix("it ")
+            which = reason if each == reason else f"each {each}"
+            lines.append(f"left out {len(names)} detectors ({', '.join(names)}): {which}")
+    return lines
 
 
 def _print_results(comparison: Comparison, ood: str) -> None:
@@ -276,7 +293,7 @@ def choose(
         caption="* the pick",
     )
     say(choice.summary())
-    say(*(f"left out {name}: {reason}" for name, reason in choice.skipped.items()))
+    say(*_left_out(choice.skipped))
 
 
 def _named_paths(option: str, texts: Sequence[str] | None, form: str) -> dict[str, Path]:
