@@ -240,6 +240,12 @@ def test_a_report_by_groups(succeeds, fails, tmp_path, monkeypatch):
     assert "of 200 inputs" in page
     assert re.search(r"<th[^>]*>\s*(<[^>]*>\s*)*Group", page)  # who is flagged, by site
     assert re.search(r", group [ab]<", page)  # of the most suspicious inputs
+    [command] = re.findall(r"<code>nescio (score .*)</code>", page)
+    assert command == (
+        "score sites.nescio new.csv --labels p,q,r,s --group-column site -o verdicts.csv"
+    )
+    assert "<td>--labels p,q,r,s --group-column site</td>" in page.replace("&#34;", "")
+    succeeds(*command.split())
     assert "--group-column" in fails(*report, "--force", "--detector", "sites.nescio")
     assert "needs a detector calibrated by it" in fails(*report, "--force", *by_site[2:])
     succeeds("calibrate", "earlier.csv", *columns[:2], "-o", "one.nescio")

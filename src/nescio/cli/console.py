@@ -278,6 +278,18 @@ class DataOptions:
             group_column=group_column,
         )
 
+    def given(self, **more: str | None) -> list[str]:
+        """Return the options that were given, and `more`, as a command has them."""
+        words = []
+        for name, value in (vars(self) | more).items():
+            option = f"--{name.replace('_', '-')}"
+            if isinstance(value, bool):
+                words.append(option if value else "--from-logits")
+                continue
+            for text in [value] if isinstance(value, str) else value or ():
+                words += [option, text]
+        return words
+
     def reading(self, **options: Any) -> dict[str, Any]:
         """Return how files are read, as the functions that read outputs take it."""
         columns = self.columns(**options)

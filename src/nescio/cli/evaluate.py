@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -397,7 +398,9 @@ def report(
                 chosen, sets = choose_default(sets, how)
         given = {"ood": ood_paths, "detector": detector, "train": train, "held_out": held_out}
         paths = {"id": id_path, **{kind: path for kind, path in given.items() if path}}
-        chosen = replace(chosen, manifest={"files": paths, "id": dict(sets.id.manifest)})
+        options = shlex.join(files.given(group_column=group_column, nonfinite=nonfinite))
+        manifest = {"files": paths, "options": options, "id": dict(sets.id.manifest)}
+        chosen = replace(chosen, manifest=manifest)
         detectors = {each: build_detector(each, nonfinite=how) for each in detector_names()}
         with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
             lines, evidence = from_outputs(
