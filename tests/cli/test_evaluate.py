@@ -242,7 +242,7 @@ def test_a_report_by_groups(succeeds, fails, tmp_path, monkeypatch):
     assert re.search(r", group [ab]<", page)  # of the most suspicious inputs
     [command] = re.findall(r"<code>nescio (score .*)</code>", page)
     assert command == (
-        "score sites.nescio new.csv --labels p,q,r,s --group-column site -o verdicts.csv"
+        "score sites.nescio new.csv -o verdicts.csv --labels p,q,r,s --group-column site"
     )
     assert "<td>--labels p,q,r,s --group-column site</td>" in page.replace("&#34;", "")
     succeeds(*command.split())

@@ -7,6 +7,7 @@ import inspect
 import io
 import os
 import re
+import shlex
 import sys
 import time
 import warnings
@@ -278,17 +279,13 @@ class DataOptions:
             group_column=group_column,
         )
 
-    def given(self, **more: str | None) -> list[str]:
+    def given(self, **more: str | None) -> str:
         """Return the options that were given, and `more`, as a command has them."""
-        words = []
-        for name, value in (vars(self) | more).items():
-            option = f"--{name.replace('_', '-')}"
-            if isinstance(value, bool):
-                words.append(option if value else "--from-logits")
-                continue
+        words = {None: [], True: ["--from-probs"], False: ["--from-logits"]}[self.from_probs]
+        for name, value in (vars(self) | more | {"from_probs": None}).items():
             for text in [value] if isinstance(value, str) else value or ():
-                words += [option, text]
-        return words
+                words += [f"--{name.replace('_', '-')}", text]
+        return shlex.join(words)
 
     def reading(self, **options: Any) -> dict[str, Any]:
         """Return how files are read, as the functions that read outputs take it."""

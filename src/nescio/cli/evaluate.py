@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -121,9 +121,8 @@ def evaluate_detectors(
         _print_comparison(comparison, default if default in comparison.scores else comparison.best)
         said = any("--held-out" in reason for reason in comparison.skipped.values())
         if names is None and held_out is None and not said:
-            which = " for logits alone" if sets.id.get("features") is None else ""
-            what = "has no row: it learns from held-out data (--held-out)."
-            say(f"The default of calibrate{which} {what}")
+            which = "calibrate for logits alone" if sets.id.get("features") is None else "calibrate"
+            say(f"The default of {which} has no row: it learns from held-out data (--held-out).")
 
 
 def _expanded(names: list[str] | None) -> list[str]:
@@ -161,12 +160,9 @@ def _left_out(skipped: Mapping[str, str]) -> list[str]:
     lines = []
     for reason in dict.fromkeys(skipped.values()):
         names = [name for name in skipped if skipped[name] == reason]
-        if len(names) == 1:
-            lines.append(f"left out {names[0]}: {reason}")
-        else:
-            each = reason.removeprefix("it ")
-            which = reason if each == reason else f"each {each}"
-            lines.append(f"left out {len(names)} detectors ({', '.join(names)}): {which}")
+        who = f"{len(names)} detectors ({', '.join(names)})" if len(names) > 1 else names[0]
+        which = re.sub("^it ", "each ", reason) if len(names) > 1 else reason
+        lines.append(f"left out {who}: {which}")
     return lines
 
 
@@ -398,7 +394,7 @@ def report(
                 chosen, sets = choose_default(sets, how)
         given = {"ood": ood_paths, "detector": detector, "train": train, "held_out": held_out}
         paths = {"id": id_path, **{kind: path for kind, path in given.items() if path}}
-        options = shlex.join(files.given(group_column=group_column, nonfinite=nonfinite))
+        options = files.given(group_column=group_column, nonfinite=nonfinite)
         manifest = {"files": paths, "options": options, "id": dict(sets.id.manifest)}
         chosen = replace(chosen, manifest=manifest)
         detectors = {each: build_detector(each, nonfinite=how) for each in detector_names()}

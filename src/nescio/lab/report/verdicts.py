@@ -107,7 +107,6 @@ def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DefaultDetectorWarning)  # the page says the reason
         detector, reason = default_detector(sets.train, sets.held_out, nonfinite=nonfinite)
-    reason = reason.replace("(--train, fit)", "(--train)")
     if detector.learns_from:
         detector.fit(sets.train, from_probs=False)
     try:
@@ -118,7 +117,7 @@ def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
             "the rows of --id: pass more rows, or a calibrated detector (--detector)."
         ) from error
     name, is_half = f"default ({detector.name})", bool(context)
-    return Chosen(name, detector, context, [reason], is_half=is_half), sets
+    return Chosen(name, detector, context, [reason.replace(", fit)", ")")], is_half=is_half), sets
 
 
 # --- the verdicts ---------------------------------------------------------------------------------
@@ -244,12 +243,11 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
 def _command(manifest: Mapping[str, Any]) -> str:
     """Return the command that writes the verdicts; without a detector, the one that saves it."""
     files = {kind: shlex.quote(str(path)) for kind, path in manifest.get("files", {}).items()}
-    words = ["nescio calibrate", files.get("held_out", "HELD_OUT")]
-    words += ["--train", files["train"]] if "train" in files else []
+    train = f"--train {files['train']}" if "train" in files else ""
+    words = ["nescio calibrate", files.get("held_out", "HELD_OUT"), train, "-o detector.nescio"]
     if "detector" in files:
-        words = ["nescio score", files["detector"], files.get("id", "DATA")]
-    output = "verdicts.csv" if "detector" in files else "detector.nescio"
-    return " ".join(filter(None, [*words, manifest.get("options"), "-o", output]))
+        words = ["nescio score", files["detector"], files["id"], "-o verdicts.csv"]
+    return " ".join(filter(None, [*words, manifest.get("options")]))
 
 
 def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
@@ -257,9 +255,8 @@ def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
     if groups is None or verdicts.groups is None:
         return ""
     names = [name or "(no name)" for name in np.unique(groups[verdicts.groups == ALL]).tolist()]
-    were = "was" if len(names) == 1 else "were"
-    which = listed(names, _THRESHOLDS_NAMED, quoted=False)
-    return f"No promise holds for {which}, which {were} not calibrated." if names else ""
+    which = f"{listed(names, quoted=False)}, which {'was' if len(names) == 1 else 'were'}"
+    return f"No promise holds for {which} not calibrated." if names else ""
 
 
 def _above(detector: Detector, verdicts: Assessment) -> Values:
