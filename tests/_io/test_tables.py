@@ -189,7 +189,7 @@ def test_lists_beside_columns_of_numbers_are_features_truth_and_arrays(logits, r
         assert content["manifest"]["ignored_columns"] == ["tags", "text"]
     with pytest.raises(InputError, match=r"'tags' .list<.*, 'text' .string"):
         read_frame(made(columns), Columns())
-    with pytest.raises(LabelMismatchError, match=r"Missing: 'Cat'\..* Did you mean 'cat'\?"):
+    with pytest.raises(LabelMismatchError, match=r"Missing: 'Cat'\..* Rename 'cat' to 'Cat'\?"):
         read_frame(made(columns), Columns(expected=("Cat", "dog", "zebra")))
     turned = read_frame(made(columns), Columns(expected=["zebra", "dog", "cat"]))
     assert turned["labels"].tolist() == [[0, 1, 0]] * 60

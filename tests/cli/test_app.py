@@ -37,7 +37,7 @@ def test_the_commands_of_the_readme(here, nescio, succeeds):
     assert "textures: 300 ID against 200 OOD" in out
     assert "objects: 300 ID against 200 OOD" in out
     assert "DeLong" in out
-    assert "left out mahalanobis: it reads features" in out
+    assert "): each reads features, but the ID data has none." in out
     out = succeeds("detectors")
     for name in DETECTORS:
         assert name in out

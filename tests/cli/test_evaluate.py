@@ -59,7 +59,11 @@ def test_the_detector_that_is_named_first_is_described(here, succeeds):
         assert "chosen by their results" not in out
     out = succeeds("eval", *files)
     assert "chosen by their results" in out
-    assert "default of calibrate has no row: it learns from held-out data" in out
+    assert "default of calibrate for logits alone has no row: it learns from held-out data" in out
+    lines = [line for line in out.splitlines() if line.startswith("left out ")]
+    reasons = [line.partition(": ")[2] for line in lines]
+    assert len(reasons) == len(set(reasons))
+    assert ", knn, " in next(line for line in lines if "): each reads features, but" in line)
 
 
 def test_a_detector_with_parameters_is_added_to_all(here, nescio):
@@ -236,6 +240,12 @@ def test_a_report_by_groups(succeeds, fails, tmp_path, monkeypatch):
     assert "of 200 inputs" in page
     assert re.search(r"<th[^>]*>\s*(<[^>]*>\s*)*Group", page)  # who is flagged, by site
     assert re.search(r", group [ab]<", page)  # of the most suspicious inputs
+    [command] = re.findall(r"<code>nescio (score .*)</code>", page)
+    assert command == (
+        "score sites.nescio new.csv -o verdicts.csv --labels p,q,r,s --group-column site"
+    )
+    assert "<td>--labels p,q,r,s --group-column site</td>" in page.replace("&#34;", "")
+    succeeds(*command.split())
     assert "--group-column" in fails(*report, "--force", "--detector", "sites.nescio")
     assert "needs a detector calibrated by it" in fails(*report, "--force", *by_site[2:])
     succeeds("calibrate", "earlier.csv", *columns[:2], "-o", "one.nescio")

@@ -190,10 +190,14 @@ def test_a_combination_is_written_in_brackets(here, nescio, succeeds):
     assert "weights=[1, 2]" in nescio("info", "x.nescio")[1]
 
 
+@pytest.mark.filterwarnings("default::nescio.errors.DefaultDetectorWarning")
 def test_the_default_is_chosen_by_what_is_there(here, nescio, succeeds):
     out = succeeds("calibrate", "val.npy", "-o", "x.nescio")
     assert "Chosen: joint energy" in out
-    assert "--train" in out
+    assert "outputs (--train) with" in out
+    command = ("calibrate", "val.npy", "-o", "x.nescio", "--force", "--train", "test.npy")
+    reason = "warning: --train was not used: the training outputs have no features and no labels."
+    assert reason in nescio(*command)[2]
     train = ("--train", "train.safetensors", "--force", "--json")
     out = succeeds("calibrate", "held.safetensors", "-o", "x.nescio", *train)
     saved = json.loads(out)

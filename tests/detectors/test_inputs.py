@@ -206,7 +206,7 @@ def test_labels_come_from_one_place(rng):
         ns.Mahalanobis().fit(outputs)
     with pytest.raises(InputError, match="not both"):
         ns.Mahalanobis().fit(outputs, np.ones((50, 3)))
-    with pytest.raises(MissingInputError, match="reads features"):
+    with pytest.raises(MissingInputError, match=r"reads features.*column of lists named features"):
         ns.Mahalanobis().fit(ns.Outputs(rng.normal(size=(50, 3))))
 
 

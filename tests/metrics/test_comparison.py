@@ -171,6 +171,7 @@ def test_a_few_detectors_that_fail_are_not_taken_for_swapped_data():
 def test_nearly_all_detectors_point_at_the_data():
     note, alarming = noted(*[SWAPPED] * 4, UNSURE)
     assert "4 of 5 detectors. The likely cause: the ID and the OOD data are swapped" in note
+    assert note.endswith("or the model is more confident on the OOD data.")
     assert alarming
     assert noted(SWAPPED) == (WORSE, True)
     assert noted(UNSURE) == ("", False)

@@ -24,6 +24,15 @@ def test_an_alarm_says_first_what_changed_since_when_and_what_to_do_and_last_why
     assert "gambler" not in monitor.summary()
 
 
+def test_an_alarm_whose_evidence_has_gone_may_have_been_chance(detector, rng):
+    monitor = fed(Monitor(detector), detector, logits_of(rng, 700, shift=1.0))
+    assert "the model is more confident than usual" in monitor.summary().split("\n")[0]
+    assert "since gone" not in monitor.summary()
+    monitor.log10_martingale = -0.921
+    second = monitor.summary().split("\n")[1]
+    assert second == "The evidence has since gone (0.12 to 1 now): it may have been chance."
+
+
 def test_the_newest_incomplete_window_is_reported(detector, rng):
     monitor = fed(Monitor(detector), detector, logits_of(rng, 500))
     share = fed(monitor, detector, logits_of(rng, 60)).windows[-1].share

@@ -7,6 +7,7 @@ import inspect
 import io
 import os
 import re
+import shlex
 import sys
 import time
 import warnings
@@ -277,6 +278,14 @@ class DataOptions:
             decimal=self.decimal,
             group_column=group_column,
         )
+
+    def given(self, **more: str | None) -> str:
+        """Return the options that were given, and `more`, as a command has them."""
+        words = {None: [], True: ["--from-probs"], False: ["--from-logits"]}[self.from_probs]
+        for name, value in (vars(self) | more | {"from_probs": None}).items():
+            for text in [value] if isinstance(value, str) else value or ():
+                words += [f"--{name.replace('_', '-')}", text]
+        return shlex.join(words)
 
     def reading(self, **options: Any) -> dict[str, Any]:
         """Return how files are read, as the functions that read outputs take it."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -118,8 +119,10 @@ def evaluate_detectors(
         print_json(comparison.as_dict())
     else:
         _print_comparison(comparison, default if default in comparison.scores else comparison.best)
-        if names is None and held_out is None:
-            say("The default of calibrate has no row: it learns from held-out data (--held-out).")
+        said = any("--held-out" in reason for reason in comparison.skipped.values())
+        if names is None and held_out is None and not said:
+            which = "calibrate for logits alone" if sets.id.get("features") is None else "calibrate"
+            say(f"The default of {which} has no row: it learns from held-out data (--held-out).")
 
 
 def _expanded(names: list[str] | None) -> list[str]:
@@ -148,8 +151,19 @@ def _print_comparison(comparison: Comparison, by_label: str) -> None:
             f"{name}: a random sample of the {n_rows:,} rows was read"
             for name, n_rows in comparison.sampled.items()
         ),
-        *(f"left out {name}: {reason}" for name, reason in comparison.skipped.items()),
+        *_left_out(comparison.skipped),
     )
+
+
+def _left_out(skipped: Mapping[str, str]) -> list[str]:
+    """Say which detectors were left out, in one line for each reason."""
+    lines = []
+    for reason in dict.fromkeys(skipped.values()):
+        names = [name for name in skipped if skipped[name] == reason]
+        who = f"{len(names)} detectors ({', '.join(names)})" if len(names) > 1 else names[0]
+        which = re.sub("^it ", "each ", reason) if len(names) > 1 else reason
+        lines.append(f"left out {who}: {which}")
+    return lines
 
 
 def _print_results(comparison: Comparison, ood: str) -> None:
@@ -276,7 +290,7 @@ def choose(
         caption="* the pick",
     )
     say(choice.summary())
-    say(*(f"left out {name}: {reason}" for name, reason in choice.skipped.items()))
+    say(*_left_out(choice.skipped))
 
 
 def _named_paths(option: str, texts: Sequence[str] | None, form: str) -> dict[str, Path]:
@@ -380,7 +394,9 @@ def report(
                 chosen, sets = choose_default(sets, how)
         given = {"ood": ood_paths, "detector": detector, "train": train, "held_out": held_out}
         paths = {"id": id_path, **{kind: path for kind, path in given.items() if path}}
-        chosen = replace(chosen, manifest={"files": paths, "id": dict(sets.id.manifest)})
+        options = files.given(group_column=group_column, nonfinite=nonfinite)
+        manifest = {"files": paths, "options": options, "id": dict(sets.id.manifest)}
+        chosen = replace(chosen, manifest=manifest)
         detectors = {each: build_detector(each, nonfinite=how) for each in detector_names()}
         with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
             lines, evidence = from_outputs(

@@ -45,6 +45,7 @@ from nescio.errors import (
     listed,
     nearest,
     require,
+    warn,
 )
 from nescio.outputs import Outputs
 from nescio.outputs.files import MAX_ROWS, OutputsStream, read_outputs
@@ -155,6 +156,9 @@ def calibrate(
             detector, reason = default_detector(
                 learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise"
             )
+        reason = reason.replace("(--train, fit)", "(--train)")
+        if learned_from is not None and not detector.learns_from:
+            warn(f"--train was not used: {reason.partition(', but ')[2]}", DefaultDetectorWarning)
     if learned_from is not None and detector.learns_from:
         with working("learning"), error_context(train):
             detector.fit(learned_from, from_probs=False)

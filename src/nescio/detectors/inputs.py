@@ -255,7 +255,10 @@ def _where_from(name: str) -> str:
     if name == "labels":
         return "Add the multi-hot truth: Outputs(..., labels=...)."
     if name == "features":
-        return "nescio extract and nescio.wrap(model, features=...) provide it."
+        return (
+            "nescio extract and nescio.wrap(model, features=...) provide it, or put them in a "
+            "column of lists named features (Parquet, JSON lines)."
+        )
     if name in ("penultimate", "head"):
         return (
             "nescio extract and nescio.wrap with features='penultimate' provide it if the model "

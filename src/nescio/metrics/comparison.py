@@ -249,7 +249,8 @@ def chance_note(evaluations: Mapping[str, Sequence[Evaluation]]) -> tuple[str, b
     who = "all" if len(worse) == n else f"{len(worse)} of"
     return (
         f"Worse than chance (AUROC below 50): {who} {n} detectors. The likely cause: the ID and "
-        f"the OOD data are swapped, or the logits have the wrong sign {_SIGN}.",
+        f"the OOD data are swapped, the logits have the wrong sign {_SIGN}, or the model is more "
+        "confident on the OOD data.",
         True,
     )
 

@@ -19,7 +19,8 @@ _PAGE_WIDTH, _CARD_WIDTH = 760, 440  # of the figures, in pixels
 CHANGES = {  # Change.kind in words
     "lower": "score lower than the calibration data",
     "some lower": "are mostly as before, but some score much lower than the calibration data",
-    "higher": "score higher than the calibration data",
+    "higher": "score higher than the calibration data (the model is more confident than usual; the "
+    "flagged share does not show this)",
     "some higher": "are mostly as before, but some score much higher than the calibration data",
     "more extreme": "score very low or very high more often than the calibration data",
     "less extreme": "score very low or very high less often than the calibration data",
@@ -77,7 +78,10 @@ def summary(monitor: Monitor) -> str:
         lines.append(f"The latest alarm was acknowledged at {latest['time']}{note}.")
     if not monitor.n_samples:
         return "\n".join(lines)
+    now, most = _odds(monitor.log10_martingale), _odds(monitor.max_log10_martingale)
     if monitor.alarm:
+        if monitor.log10_martingale < 0:
+            lines.append(f"The evidence has since gone ({now} to 1 now): it may have been chance.")
         lines.append(ADVICE)
     lines.append(
         f"Flagged as out-of-distribution: {monitor.flagged:,} of {monitor.n_samples:,} "
@@ -93,7 +97,6 @@ def summary(monitor: Monitor) -> str:
             f"  {chart.n_outside:,} of {counted(chart.n_windows, 'full window')} outside the "
             f"expected range"
         )
-    now, most = _odds(monitor.log10_martingale), _odds(monitor.max_log10_martingale)
     lines.append(
         f"Evidence for a change of the scores: {now} to 1 now, {most} to 1 at its strongest. "
         f"An alarm is raised at {1 / monitor.alpha:,.4g} to 1; without a change, it is ever "

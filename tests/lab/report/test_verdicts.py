@@ -143,7 +143,7 @@ def test_a_page_without_ood_data(own):
         "look like those of the 200 calibration inputs",
         f"{n_flagged} of 300 inputs are flagged.",
         f"All {n_flagged} of {n_flagged} flagged inputs",
-        "nescio score DETECTOR pets.csv -o verdicts.csv",
+        "save a detector first: nescio calibrate HELD_OUT -o detector.nescio Then pass it to",
         "files.id pets.csv",
         chosen.detector.self_check(evidence.id_outputs).summary(),
     ):
@@ -176,6 +176,7 @@ def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):
     )
     with pytest.warns(GroupWarning, match="newco"):
         said = describe_verdicts(Chosen("mine", detector), evidence)
+    assert said["uncalibrated"] == "No promise holds for newco, which was not calibrated."
     with pytest.warns(GroupWarning):
         above = detector.decision_function(new, groups=groups)
     lowest = np.argsort(above)[:100]

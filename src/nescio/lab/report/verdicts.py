@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from nescio.calibration.calibration import ALL
 from nescio.detectors import Detector
 from nescio.detectors.combined import default_detector
 from nescio.detectors.verdicts import Assessment
-from nescio.errors import DefaultDetectorWarning, TooFewSamplesError, listed
+from nescio.errors import DefaultDetectorWarning, GroupWarning, TooFewSamplesError, listed
 from nescio.explain import Reason
 from nescio.lab.benchmark.results import Evidence
 from nescio.lab.report.cases import (
@@ -77,7 +78,9 @@ class Chosen:
 
     def headline(self, outputs: Outputs) -> str:
         """Say in one line what the page says first."""
-        promise = Promise.of(self.detector, self.assess(outputs))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GroupWarning)  # the page has given it
+            promise = Promise.of(self.detector, self.assess(outputs))
         return (
             f"{_percent(promise.share)} of {promise.n_inputs:,} inputs are flagged: "
             f"{promise.comparison} (about {_percent(promise.usual)}). "
@@ -114,7 +117,7 @@ def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
             "the rows of --id: pass more rows, or a calibrated detector (--detector)."
         ) from error
     name, is_half = f"default ({detector.name})", bool(context)
-    return Chosen(name, detector, context, [reason], is_half=is_half), sets
+    return Chosen(name, detector, context, [reason.replace(", fit)", ")")], is_half=is_half), sets
 
 
 # --- the verdicts ---------------------------------------------------------------------------------
@@ -215,7 +218,6 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     cases = [{"set_name": evidence.id_name, "cases": suspicious}]
     sets = _first_inputs(chosen, evidence, doubt) if evidence.ood_outputs else []
     checked = detector.self_check(outputs, groups=groups, from_probs=False)
-    files = chosen.manifest.get("files", {})
     return {
         "chosen": chosen,
         "id_name": evidence.id_name,
@@ -225,7 +227,8 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "advice": ADVICE,
         "suspicious": suspicious,
         "flagged": rows,
-        "command": f"nescio score {files.get('detector', 'DETECTOR')} {files.get('id', 'DATA')}",
+        "command": _command(chosen.manifest),
+        "uncalibrated": _uncalibrated(verdicts, groups),
         "why_no_pictures": why_no_pictures(evidence, cases),
         "scores": Markup("".join(verdicts._charts())),
         "thresholds": _named_thresholds(detector),
@@ -235,6 +238,25 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "by_label": flagged_by_label(evidence, above, ood_above),
         "self_check": {"table": checked.drawn(), "text": checked.summary()},
     }
+
+
+def _command(manifest: Mapping[str, Any]) -> str:
+    """Return the command that writes the verdicts; without a detector, the one that saves it."""
+    files = {kind: shlex.quote(str(path)) for kind, path in manifest.get("files", {}).items()}
+    train = f"--train {files['train']}" if "train" in files else ""
+    words = ["nescio calibrate", files.get("held_out", "HELD_OUT"), train, "-o detector.nescio"]
+    if "detector" in files:
+        words = ["nescio score", files["detector"], files["id"], "-o verdicts.csv"]
+    return " ".join(filter(None, [*words, manifest.get("options")]))
+
+
+def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
+    """Say which groups of the user have no promise; empty if all have one."""
+    if groups is None or verdicts.groups is None:
+        return ""
+    names = [name or "(no name)" for name in np.unique(groups[verdicts.groups == ALL]).tolist()]
+    which = f"{listed(names, quoted=False)}, which {'was' if len(names) == 1 else 'were'}"
+    return f"No promise holds for {which} not calibrated." if names else ""
 
 
 def _above(detector: Detector, verdicts: Assessment) -> Values:
