@@ -209,6 +209,23 @@ def test_null_is_a_missing_value_of_a_table(client, detector_file, table):
     assert answer.json()["logits"] == [[50.0, 120.0, 0.0, 26.0]]
 
 
+@pytest.mark.parametrize(
+    ("cells", "fault"),
+    {
+        "[[1, 2], [3, 1e400]]": "row 1, column 1 is too large",
+        "[[-1e400, 1, 2, 3]]": "row 0, column 0 is too large",
+        "1e400": "it is too large",
+        '["\udcff"]': "it has text that is not UTF-8",
+        "[[1, true, 2.5, null]]": "row 0, column 1 is true or false",
+    }.items(),
+)
+def test_what_is_no_number_is_refused_with_its_place(cells, fault, client, detector_file, table):
+    body = f'{{"inputs": {{"row": {cells}}}}}'.encode(errors="surrogateescape")
+    headers = {"content-type": "application/json"}
+    answer = client(detector_file(), model=table).post("/v1/predict", content=body, headers=headers)
+    refused(answer, 422, f"Input 'row' must be a regular array of numbers: {fault}.")
+
+
 def test_predictions_have_the_ids_and_groups_of_the_body(client, detector_file, table):
     service = client(detector_file(groups=["a"] * 500 + ["b"] * 500), model=table)
     body = {"inputs": {"row": [[1, 2, 3, 4]] * 2}, "ids": ["x", "y"]}
