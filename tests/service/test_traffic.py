@@ -103,7 +103,7 @@ def test_the_monitors_state_is_kept_between_runs(app, detector_file, some_logits
             assert before == 40 * (run - 1)
             post_logits(service, some_logits(40, seed=run))
     assert Monitor.load(state, ns.load(file)).n_samples == 80
-    (line,) = (one for one in caplog.records if one.message == "the monitor goes on from its state")
+    (line,) = (one for one in caplog.records if one.message == "state loaded")
     assert (line.inputs, line.alarm) == (40, False)
 
 

@@ -429,11 +429,8 @@ def _fault(cells: Any, first: Any, *place: int) -> str:
         if len(cells) != len(first):
             return f"{place_of(place)} has {counted(len(cells), 'number')}, expected {len(first):,}"
         return next(filter(None, (_fault(c, first[0], *place, n) for n, c in enumerate(cells))), "")
-    if (
-        isinstance(cells, int | float | None)
-        and type(cells) is not bool
-        and type(first) is not list
-    ):
+    is_number = isinstance(cells, int | float | None) and not isinstance(cells, bool)
+    if is_number and not isinstance(first, list):
         return ""
     kinds: dict[Any, str] = {str: "text", bool: "true or false", dict: "an object", list: "a list"}
     return f"{place_of(place)} is {kinds.get(type(cells), 'no list')}"

@@ -290,8 +290,7 @@ def stored_monitor(detector: Detector, alpha: float, state: Path | None) -> Moni
     try:
         monitor = resume(detector, state, alpha=alpha)
         if state is not None and state.exists():
-            facts = {"state": str(state), "inputs": monitor.n_samples, "alarm": monitor.alarm}
-            logger.info("the monitor goes on from its state", extra=facts)
+            logger.info("state loaded", extra={"inputs": monitor.n_samples, "alarm": monitor.alarm})
         return monitor
     except InputError:
         assert state is not None
