@@ -209,6 +209,23 @@ def test_null_is_a_missing_value_of_a_table(client, detector_file, table):
     assert answer.json()["logits"] == [[50.0, 120.0, 0.0, 26.0]]
 
 
+@pytest.mark.parametrize(
+    ("cells", "fault"),
+    {
+        "[[1, 2], [3, 1e400]]": "row 1, column 1 is too large",
+        "[[-1e400, 1, 2, 3]]": "row 0, column 0 is too large",
+        "1e400": "it is too large",
+        '["\udcff"]': "they are nested too deeply, or text that is not UTF-8",
+        "[[1, true, 2.5, null]]": "row 0, column 1 is true or false",
+    }.items(),
+)
+def test_what_is_no_number_is_refused_with_its_place(cells, fault, client, detector_file, table):
+    body = f'{{"inputs": {{"row": {cells}}}}}'.encode(errors="surrogateescape")
+    headers = {"content-type": "application/json"}
+    answer = client(detector_file(), model=table).post("/v1/predict", content=body, headers=headers)
+    refused(answer, 422, f"Input 'row' must be a regular array of numbers: {fault}.")
+
+
 def test_predictions_have_the_ids_and_groups_of_the_body(client, detector_file, table):
     service = client(detector_file(groups=["a"] * 500 + ["b"] * 500), model=table)
     body = {"inputs": {"row": [[1, 2, 3, 4]] * 2}, "ids": ["x", "y"]}
@@ -391,3 +408,11 @@ def test_the_columns_of_a_table_are_sent_and_explained_by_name(client, tmp_path)
     rows = [[44.0, 118.0, 171.0], [47.0, 400.0, 169.0]]
     assert predict({"input": rows}).json()["score"] == answer["score"]
     refused(predict(by_name | {"age": [44.0]}), 422, "equally many rows")
+    refused(predict(by_name | {"age": [True, False]}), 422, "Input 'age' must be numbers, got true")
+    fault = "Missing: 'age'. Not known: 'Age'. Send age, pressure, height, or input."
+    wrong = {"Age": [44.0], "pressure": [118.0], "height": [171.0]}
+    refused(predict(wrong), 422, f"The inputs do not fit. {fault}")
+    fault = "must have rows of 3 numbers (age, pressure, height), got 2."
+    refused(predict({"input": [[44.0, 118.0]]}), 422, fault)
+    refused(predict({"input": [44.0] * 3}), 422, "shape [any number, 3], got [3]. Put one sample")
+    refused(predict({"input": [[True] * 3]}), 422, "Input 'input' must be numbers, got true")

@@ -318,12 +318,14 @@ def test_rows_of_a_table_are_inputs_of_the_model(browser, folder, save_graph, tm
     eye = {"eye": np.eye(3, 6, dtype=np.float32)}
     nodes = [("MatMul", ["row", "eye"], ["logits"], {})]
     ends = [("row", "float", ["batch", 3])], [("logits", "float", ["batch", 6])]
-    model = save_graph(tmp_path / "table.onnx", nodes, *ends, eye)
+    columns = {"nescio.columns": ["age", "bmi", "iron"]}
+    model = save_graph(tmp_path / "table.onnx", nodes, *ends, eye, columns)
     with serving(folder / "tagger.nescio", "--model", model) as (_, url):
         browser.open(f"{url}/")
         browser.until(_READY)
         assert text(browser, "#logits-form h3") == "Inputs of the model"
         assert text(browser, "#logits-hint").startswith("3 numbers per row, in the order of the")
+        assert "columns in training: age, bmi, iron. Separate" in text(browser, "#logits-hint")
         paste(browser, "4.5, -5, 4\n1\t2\t3")
         verdict(browser)
         assert shown_score(browser) == pytest.approx(

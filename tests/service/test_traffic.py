@@ -39,6 +39,17 @@ def test_a_stream_that_has_shifted_raises_an_alarm(client, some_logits):
     assert metrics["nescio_monitor_log10_evidence", ()] > 2
 
 
+def test_the_id_of_the_input_at_which_the_change_began_is_named(client, some_logits):
+    service = client()
+    assert post_logits(service, some_logits(1)).status_code == 200  # without ids
+    ids = [f"{row:03}" + "x" * 200 for row in range(300)]
+    body = {"logits": some_logits(300, shift=-3.0).tolist(), "ids": ids}
+    assert service.post("/v1/score", json=body).status_code == 200
+    since = service.get("/v1/traffic").json()["monitor"]["change"]["since"]
+    number = since["number"]
+    assert since["id"] == (ids[number - 2][:100] if number > 1 else None)
+
+
 def test_an_alarm_is_acknowledged_with_a_note_and_recorded(
     client, detector_file, some_logits, tmp_path, caplog
 ):
@@ -81,7 +92,8 @@ def test_kept_columns_of_a_client_do_not_stop_the_monitor(client, some_logits, t
     assert engine.traffic.report(False).n_watched == 12
 
 
-def test_the_monitors_state_is_kept_between_runs(app, detector_file, some_logits, tmp_path):
+def test_the_monitors_state_is_kept_between_runs(app, detector_file, some_logits, tmp_path, caplog):
+    caplog.set_level("INFO")
     from starlette.testclient import TestClient
 
     file, state = detector_file(), tmp_path / "monitor.safetensors"
@@ -91,6 +103,8 @@ def test_the_monitors_state_is_kept_between_runs(app, detector_file, some_logits
             assert before == 40 * (run - 1)
             post_logits(service, some_logits(40, seed=run))
     assert Monitor.load(state, ns.load(file)).n_samples == 80
+    (line,) = (one for one in caplog.records if one.message == "state loaded")
+    assert (line.inputs, line.alarm) == (40, False)
 
 
 def test_a_state_that_cannot_be_saved_is_saved_later(client, detector_file, some_logits, tmp_path):
@@ -279,4 +293,5 @@ def test_every_input_is_drawn_once_below_or_above_the_limit(client, detector_fil
     assert len(crosses) > 0
     limit = float(paths["rule"].split()[1].partition("H")[0])
     assert 0 < min(dots) <= max(dots) <= limit < min(crosses) <= max(crosses) < 200
-    assert "flagged below 0.05" in chart["svg"]
+    (note,) = (text for text in svg.iter("text") if "flagged below 0.05" in (text.text or ""))
+    assert float(note.get("y")) < 0  # above the frame

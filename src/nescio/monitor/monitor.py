@@ -191,8 +191,8 @@ class Monitor(Result):
         n_before = self.n_samples
 
         def place(position: int) -> Place:
-            columns, row = (assessment.ids, times), position - n_before
-            return Place(position + 1, *(None if c is None else str(c[row]) for c in columns))
+            known, row = (assessment.ids, times), position - n_before
+            return Place(position + 1, *(None if c is None else str(c[row]) or None for c in known))
 
         for start in range(0, len(scores), _CHUNK):
             rows = slice(start, start + _CHUNK)

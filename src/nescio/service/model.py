@@ -109,20 +109,28 @@ class Model:
     def checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs in the types of the graph, or raise an error if they do not fit."""
         columns = self.wrapped.runner.columns
+        for name, array in inputs.items():
+            node = self.inputs.get(name)  # None for a column of a table
+            if array.dtype.kind == "b" and (node is None or np.dtype(node.dtype).kind == "f"):
+                raise InputError(f"input {name[:40]!r} must be numbers, got true or false.")
         if columns and inputs.keys() == set(columns):  # of a table, by name
             n_rows(inputs)  # raises unless all have equally many
             table = np.column_stack([inputs[column] for column in columns])
             inputs = dict.fromkeys(self.inputs, table)
         if inputs.keys() != self.inputs.keys():
-            names = ", ".join(name[:40] for name in sorted(inputs)[:10])
-            raise InputError(f"the inputs must be {', '.join(self.inputs)}; got {names or 'none'}.")
+            missing = [repr(name) for name in columns or self.inputs if name not in inputs]
+            unknown = [repr(name[:40]) for name in sorted({*inputs} - {*columns, *self.inputs})]
+            parts = (("Missing", missing), ("Not known", unknown))
+            named = "".join(f" {what}: {', '.join(names[:10])}." for what, names in parts if names)
+            names = [", ".join([*names][:50]) for names in (columns, self.inputs) if names]
+            raise InputError(f"the inputs do not fit.{named} Send {', or '.join(names)}.")
         for name in self._tokens:
             if inputs[name].size > MAX_TOKENS:
                 raise TooLargeError(
                     f"input {name!r} has {inputs[name].size:,} token ids; {MAX_TOKENS:,} are "
                     "allowed. Send them in several requests."
                 )
-        typed = {name: _typed(inputs[name], expected) for name, expected in self.inputs.items()}
+        typed = {name: _typed(inputs[name], node, columns) for name, node in self.inputs.items()}
         n_rows(typed)  # raises unless all have equally many
         return typed
 
@@ -186,18 +194,20 @@ def _described(node: Any) -> ModelInput:
     return ModelInput(node.name, shape, np.dtype(DTYPES[node.type]).name)
 
 
-def _typed(array: Array, expected: ModelInput) -> Array:
+def _typed(array: Array, expected: ModelInput, columns: Sequence[str] = ()) -> Array:
     """Return an array in the type of an input, or raise an error if it does not fit."""
     fits = array.ndim == len(expected.shape) and all(
         size in (None, got) for size, got in zip(expected.shape, array.shape, strict=True)
     )
     if not fits:
-        shape = ["any" if size is None else size for size in expected.shape]
-        is_one = array.size and array.ndim == len(shape) - 1
+        shape = ", ".join("any number" if n is None else str(n) for n in expected.shape)
+        wanted, got = f"shape [{shape}]", str(list(array.shape))
+        if array.ndim == len(expected.shape) == 2 and expected.shape[0] is None:
+            names = f" ({', '.join(columns[:50])})" if columns else ""
+            wanted, got = f"rows of {expected.shape[1]} numbers{names}", str(array.shape[1])
+        is_one = array.size and array.ndim == len(expected.shape) - 1
         advice = " Put one sample into a list, too: [SAMPLE]." if is_one else ""
-        raise InputError(
-            f"input {expected.name!r} must have shape {shape}, got {list(array.shape)}.{advice}"
-        )
+        raise InputError(f"input {expected.name!r} must have {wanted}, got {got}.{advice}")
     dtype = np.dtype(expected.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         typed = array.astype(dtype, copy=False)

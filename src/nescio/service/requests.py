@@ -405,15 +405,21 @@ def _matrix(name: str, rows: list[list[Any]]) -> NDArray[np.float64]:
 
 def _nested(name: str, value: msgspec.Raw) -> Array:
     """Return nested lists of numbers as an array; integers stay integers, and null is NaN."""
-    fault = "they are nested too deeply"
-    with contextlib.suppress(RecursionError):
-        cells = msgspec.json.decode(value)
+    text = bytes(value)
+    try:
+        cells = msgspec.json.decode(text)
         # NumPy would store every string at the length of the longest.
-        if b'"' not in bytes(value):
+        if b'"' not in text:
             with contextlib.suppress(ValueError, TypeError, OverflowError):
                 array = np.array(cells)
-                return array if array.dtype.kind in "ifub" else np.array(cells, np.float64)
+                array = array if array.dtype.kind in "ifub" else np.array(cells, np.float64)
+                if array.dtype.kind == "b" or not (b"true" in text or b"false" in text):
+                    return array
         fault = _fault(cells, cells) or "a number is too large"
+    except msgspec.ValidationError as error:  # such as 1e400
+        fault = f"{place_of([int(at) for at in re.findall(r'[0-9]+', str(error))])} is too large"
+    except (RecursionError, UnicodeDecodeError):
+        fault = "they are nested too deeply, or text that is not UTF-8"
     raise InputError(f"input {name[:40]!r} must be a regular array of numbers: {fault}.")
 
 
@@ -423,9 +429,10 @@ def _fault(cells: Any, first: Any, *place: int) -> str:
         if len(cells) != len(first):
             return f"{place_of(place)} has {counted(len(cells), 'number')}, expected {len(first):,}"
         return next(filter(None, (_fault(c, first[0], *place, n) for n, c in enumerate(cells))), "")
-    if isinstance(cells, int | float | None) and not isinstance(first, list):
+    is_number = isinstance(cells, int | float | None) and not isinstance(cells, bool)
+    if is_number and not isinstance(first, list):
         return ""
-    kinds: dict[Any, str] = {str: "text", dict: "an object", list: "a list"}
+    kinds: dict[Any, str] = {str: "text", bool: "true or false", dict: "an object", list: "a list"}
     return f"{place_of(place)} is {kinds.get(type(cells), 'no list')}"
 
 

@@ -162,9 +162,10 @@ class Traffic:
             n_kept = min(n_rows, self._n_free // 2)
             if n_kept > 0:
                 rows = np.arange(n_kept) * n_rows // n_kept
-                # Of ids and kept columns, other requests may have none: they could not be joined.
-                kept = replace(assessment, ids=None, kept={})[rows]
-                self._noted.append((time.time(), kept))
+                # Other requests may have no kept columns or ids: they could not be joined.
+                kept = replace(assessment, kept={})[rows]
+                ids = np.full(n_kept, "") if kept.ids is None else kept.ids.astype("U100")
+                self._noted.append((time.time(), replace(kept, ids=ids)))  # long ids are cut
                 self._n_free -= n_kept
 
     def watch(self) -> None:
@@ -228,7 +229,9 @@ class Traffic:
         for kind, shape in (("dots in", "h0"), ("crosses out", "m-3 -3l6 6m0 -6l-6 6")):
             rows = np.flatnonzero(inside if kind == "dots in" else ~inside)
             chart.scatter(rows, p_values[rows], kind, shape)
-        chart.rule(y=self._allowed, text=f"flagged below {short(self._allowed)}")
+        chart.rule(y=self._allowed)
+        text = f"flagged below {short(self._allowed)} (dashed)"  # above the frame, over no cross
+        chart.notes.append(f'<text x="{chart.width}" y="-4" text-anchor="end">{text}</text>')
         text = f"of the latest {n:,} of {self.n_watched:,} inputs, oldest first; times in UTC"
         return "p-values", text, chart.draw()
 
@@ -285,7 +288,10 @@ def stored_monitor(detector: Detector, alpha: float, state: Path | None) -> Moni
     The state of a monitor for another detector is set aside.
     """
     try:
-        return resume(detector, state, alpha=alpha)
+        monitor = resume(detector, state, alpha=alpha)
+        if state is not None and state.exists():
+            logger.info("state loaded", extra={"inputs": monitor.n_samples, "alarm": monitor.alarm})
+        return monitor
     except InputError:
         assert state is not None
         os.replace(os.path.realpath(state), _aside(state))

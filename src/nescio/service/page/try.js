@@ -51,11 +51,13 @@ function width() {
 }
 
 function hint() {
+  const named = detector.model?.columns.join(", ");
   if (table)
     return (
       `${width() === null ? "Numbers" : plural(width(), "number")} per row, in the order of the ` +
-      "columns in training. Separate them with commas, spaces or tabs. Use one line per input. " +
-      "nan is a missing value. The JSON body of a request can have logits instead."
+      `columns in training${named ? `: ${named}` : ""}. Separate them with commas, spaces or ` +
+      "tabs. Use one line per input. nan is a missing value. The JSON body of a request can have " +
+      "logits instead."
     );
   if (!readsOnlyLogits())
     return (
