@@ -126,12 +126,6 @@ class SelfCheck(Result):
             f"{self.detector} lets {len(self.lets_through)} of {len(self.flagged)} faults through"
         )
 
-    def _on_ordinary(self) -> list[str]:
-        ordinary = [fault for fault in self.lets_through if fault in self.may_be_ordinary]
-        if not self.independent or not ordinary:
-            return []
-        return [f"The columns hardly depend on each other, so {listed(ordinary)} may be ordinary."]
-
     def drawn(self) -> Markup:
         """Return the table as HTML, for the card of a wrapped model and for a report."""
         view = self._view()
@@ -139,6 +133,10 @@ class SelfCheck(Result):
 
     def _view(self) -> View:
         through = self.lets_through
+        notes = [f"Without a fault, {self.unchanged:.0%} are flagged."]
+        ordinary = listed([fault for fault in through if fault in self.may_be_ordinary])
+        if self.independent and ordinary:
+            notes.append(f"The columns hardly depend on each other, so {ordinary} may be ordinary.")
         return View(
             f"Self-check on {counted(self.n_samples, self.what)}: {self._headline()}",
             table={
@@ -150,10 +148,7 @@ class SelfCheck(Result):
                     for fault in self.flagged
                 ],
             },
-            notes=[
-                f"Without a fault, {self.unchanged:.0%} are flagged.",
-                *self._on_ordinary(),
-            ],
+            notes=notes,
         )
 
 
