@@ -406,7 +406,7 @@ class Reason(Result):
             ]
         # Negative terms and infinity have no bars.
         drawable = bool(rows) and all(0 <= row.value < math.inf for row in rows)
-        return [CARD_BARS.draw(rows, name=name)] if drawable else []
+        return [CARD_BARS.draw(rows, name=name), Markup(f"<p class=text>{name}.</p>")] * drawable
 
 
 # --- some samples ---

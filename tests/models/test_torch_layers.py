@@ -177,7 +177,9 @@ def test_the_input_is_a_matrix_of_numbers(rng):
     torch.testing.assert_close(torch.tensor(outputs.features), signals.flatten(1))
     assert outputs.head is not None
     words = nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, 5))
-    with pytest.raises(InputError, match=r"the model takes torch\.int64, not numbers of floating"):
+    with pytest.raises(
+        InputError, match=r"the model takes torch\.int64, but the detector reads the input"
+    ):
         ns.wrap(words, features="input").outputs(torch.ones(7, 3, dtype=torch.long))
 
 

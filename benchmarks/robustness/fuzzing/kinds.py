@@ -613,7 +613,7 @@ def _scored(decode: Callable[..., Outputs]) -> Callable[[str, bytes], object]:
 
 def _named(decode: Callable[..., Any]) -> Callable[[str, bytes], object]:
     def decoded(kind: str, data: bytes) -> object:
-        arrays = decode(kind, data)
+        arrays, _ = decode(kind, data)
         return {
             name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()
         }

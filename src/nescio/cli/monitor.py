@@ -27,6 +27,7 @@ ALARM = 3
 
 _BLOCK = 2**16  # rows of a scored table that are read at once
 _WINDOWS = 20  # in JSON
+_REMEMBERED = 1_000  # files: three years of one per day
 
 
 def monitor(
@@ -140,14 +141,14 @@ def _add(watch: Monitor, table: ScoredTable, *, once: bool) -> None:
 
 
 def _count_once(watch: Monitor, path: str) -> None:
-    """Remember this file as counted; raise if it was the last one, as after a repeated job."""
+    """Remember this file as counted; raise if it was before, as after a repeated job."""
     files, digest = find_files(path), hashlib.sha256()
     for file in files.paths:
         with files.open(file) as stream:
             while part := stream.read(1 << 20):
                 digest.update(part)
-    if digest.hexdigest() == watch.last_file:
+    if digest.hexdigest() in watch.counted_files:
         raise InputError(
-            f"{path} has the same contents as the file that was counted last. Pass the next file."
+            f"{path} has the same contents as a file that was counted before. Pass the next file."
         )
-    watch.last_file = digest.hexdigest()
+    watch.counted_files = [*watch.counted_files[1 - _REMEMBERED :], digest.hexdigest()]

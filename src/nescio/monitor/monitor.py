@@ -30,7 +30,7 @@ Codes = NDArray[np.intp]
 _KIND = FileKind("nescio.monitor", "saved monitor")
 # The attributes that a file holds: arrays as tensors, and numbers and texts as metadata.
 _STORED = (
-    *("fingerprint", "alpha", "window", "last_file", "acknowledged"),
+    *("fingerprint", "alpha", "window", "counted_files", "acknowledged"),
     *("alarm_at", "log10_martingale", "max_log10_martingale"),
     *("chart.n_samples", "chart.flagged", "chart.n_windows", "chart.n_outside"),
     *("chart.open", "chart.open_flagged", "martingale.n_samples", "martingale.log_stakes"),
@@ -71,8 +71,8 @@ class Monitor(Result):
         What has changed and since when, as estimated at the alarm; None without an alarm.
     acknowledged : list of dict
         The latest 100 alarms that `acknowledge` has recorded.
-    last_file : str or None
-        Hash of the last file that `nescio monitor` counted, which must not be counted twice.
+    counted_files : list of str
+        Hashes of the latest files that `nescio monitor` counted, which must not be counted twice.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class Monitor(Result):
         self.thresholds = list(self.calibration.thresholds.values())
         self.fingerprint = self._fingerprint(detector)
         self.generator = np.random.default_rng(checked_whole("seed", seed, minimum=0))
-        self.last_file: str | None = None
+        self.counted_files: list[str] = []
         self.acknowledged: list[dict[str, Any]] = []
         self.reset()
 
