@@ -158,6 +158,20 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
     assert len(rows_of(every)) > 20
 
 
+def test_the_first_commands_of_the_readme_run_on_csv_files(succeeds, tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("val", "new"):
+        rows = [
+            f"t{row},acme,{a:.3f},{b:.3f}" for row, (a, b) in enumerate(rng.normal(-2, 3, (400, 2)))
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["id,customer,cat,dog", *rows]))
+    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    block, _ = re.findall("^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines():
+        succeeds(*shlex.split(line)[1:])
+    assert (tmp_path / "report.html").is_file()
+
+
 def commands_of_the_readme():
     """Yield the words of each command, with the names of files as a shell gives them."""
     text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")

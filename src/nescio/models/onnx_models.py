@@ -215,7 +215,7 @@ class OnnxRunner(Runner):
 
     def takes(self, inputs: Any) -> bool:
         """Return whether these are arrays or tensors, by position or by name, or a table."""
-        is_table = bool(self.columns) and is_frame(inputs)
+        is_table = is_frame(inputs) and bool(self.columns)
         return isinstance(inputs, np.ndarray | Mapping | tuple) or is_torch(inputs) or is_table
 
     def _run(self, inputs: Any) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class OnnxRunner(Runner):
 
     def by_name(self, inputs: Any) -> dict[str, Any]:
         """Return inputs by the graph's names; raise if they are not those that it takes."""
-        if self.columns and is_frame(inputs):
+        if is_frame(inputs) and self.columns:
             inputs = self._by_column(inputs)
         if not isinstance(inputs, Mapping):
             parts = inputs if isinstance(inputs, tuple) else (inputs,)
