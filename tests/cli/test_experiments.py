@@ -9,6 +9,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nescio.lab.benchmark.spec import shipped_specs

@@ -46,7 +46,7 @@ class Model:
             raise ParameterError(f"{settings.model} is not an ONNX file.")
         _check_width(runner, detector)
         self._check_logits = LogitsCheck()
-        self.tokenizer = runner.tokenizer
+        self.tokenizer, self.columns = runner.tokenizer, runner.columns
         if self.tokenizer is not None and self.tokenizer.max_tokens is None:
             raise ParameterError(
                 "the tokenizer has no maximum length, and a service needs one.",
@@ -86,7 +86,7 @@ class Model:
         texts = None
         if self.tokenizer is not None and self.tokenizer.max_tokens is not None:
             texts = TextLimits(self.tokenizer.max_tokens, MAX_TEXTS, MAX_CHARACTERS)
-        columns = list(self.wrapped.runner.columns)
+        columns = list(self.columns)
         return ModelDescription(list(self.inputs.values()), columns, self.preprocessing, texts)
 
     def image_input(self, content: bytes, decoders: Decoders) -> dict[str, Array]:
@@ -108,7 +108,7 @@ class Model:
 
     def checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs in the types of the graph, or raise an error if they do not fit."""
-        columns = self.wrapped.runner.columns
+        columns = self.columns
         for name, array in inputs.items():
             node = self.inputs.get(name)  # None for a column of a table
             if array.dtype.kind == "b" and (node is None or np.dtype(node.dtype).kind == "f"):
