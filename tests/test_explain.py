@@ -191,7 +191,7 @@ def test_the_text_of_one_input():
     new = ns.Outputs([[1.0, 0.25], [0.0, 5.0]], ids=["a", "b"])
     assert repr(detector.explain(new)[0]).splitlines() == [
         "a: OUT. max_logit 1 is below the threshold 3 (p-value 0.2500).",
-        "Its largest logit is 1 (cat); the median over in-distribution inputs is 3.",
+        "Its strongest label is cat: logit 1, usual is 3.",
         "label  logit   share  median  rank median",
         "cat    1.000  100.0%   1.000        3.000",
         "dog    0.250       -   3.000        1.000",
@@ -396,7 +396,7 @@ def test_values_out_of_their_range_are_named_the_furthest_first(guard):
     assert reason.to_dict()["column"][0] == "feature 2"
     assert repr(reason).splitlines()[2].split() == ["column", "value", "usual", "excess"]
     many = guard.explain(np.full((2, 6), 99.0))
-    assert many[0].summary().endswith("; and 2 more.")
+    assert many[0].summary().endswith("; and 4 more.")
     assert "feature" in many.columns()["unusual"][1]
     assert "largest excess" in str(many)
     json.dumps(many.as_dict(), allow_nan=False)

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _SHOWN_LABELS = 8
-_SHOWN_COLUMNS = 5
+_SHOWN_COLUMNS, _NAMED_COLUMNS = 5, 3
 _SHOWN_TEXTS = 3
 _TELLING = 0.2  # the share of the evidence from which on a part has a chart
 _SMALLEST_EXCESS = 1e-9  # less is rounding, or a label that was always masked
@@ -260,16 +260,16 @@ class Reason(Result):
             if math.isnan(first.p_value):
                 return "It has values that the detector cannot use: NaN or infinity."
             return (
-                f"{first.detector} has {first.share:.0%} of the evidence against it: its score of "
-                f"{first.score:.5g} has the p-value {first.p_value:.2g}."
+                f"{first.detector} has {first.share:.0%} of the evidence against it: its score is "
+                f"{first.score:.5g}."
             )
         bad = [label.label for label in self.labels if math.isnan(label.term)]
         if bad:
             return f"Its logits hold NaN or infinity: {', '.join(bad[:_SHOWN_LABELS])}."
         top = self.labels[0]
         return (
-            f"Its largest {self.term} is {top.term:.3g} ({top.label}); "
-            f"the median over in-distribution inputs is {top.rank_median:.3g}."
+            f"Its strongest label is {top.label}: {self.term} {top.term:.3g}, "
+            f"usual is {top.rank_median:.3g}."
         )
 
     def _ranges_summary(self) -> str:
@@ -280,7 +280,7 @@ class Reason(Result):
                 f"No single value is unusual. Together, they are {where} the mean than usual: "
                 f"{first.text()}."
             )
-        texts = [column.text() for column in self.ranges[:_SHOWN_COLUMNS]]
+        texts = [column.text() for column in self.ranges[:_NAMED_COLUMNS]]
         more = len(self.ranges) - len(texts)
         listed = "; ".join(texts) + (f"; and {more:,} more" if more else "")
         if n_outside:
@@ -392,13 +392,13 @@ class Reason(Result):
                 if column.excess
             ]
         else:
-            name = f"The {self.term} of each label; the mark is its in-distribution median"
+            name = f"The {self.term} of each label; the mark is its usual value"
             rows = [
                 BarRow(
                     label.label,
                     label.term,
                     f"{label.term:.3g}",
-                    f"{label.label}: {label.term:.3g}, in-distribution median {label.median:.3g}",
+                    f"{label.label}: {label.term:.3g}, usual is {label.median:.3g}",
                     css,
                     max(label.median, 0.0),
                 )

@@ -149,7 +149,7 @@ def test_labels_from_a_file_and_nulls_as_bad_rows(tables, nescio, succeeds, fail
     frame = pandas.read_parquet("far-x.parquet")
     frame.loc[frame.index[3], "cat"] = None
     frame.to_parquet("bad.parquet")
-    assert "in 1 of 150 rows: 3." in fails("score", "t.nescio", "bad.parquet")
+    assert "in 1 of 150 rows: 3 (" in fails("score", "t.nescio", "bad.parquet")
     _, out, _ = nescio("score", "t.nescio", "bad.parquet", "--nonfinite", "out", "--json")
     assert json.loads(out)["rows"][3]["in_distribution"] is False
     assert "there is no file no.txt" in fails(

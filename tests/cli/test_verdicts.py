@@ -145,7 +145,7 @@ def test_bad_rows_can_be_told_to_count_as_out(here, nescio, fails):
     spoiled = np.load("val.npy")
     spoiled[7, 2] = np.nan
     np.save("spoiled.npy", spoiled)
-    assert "in 1 of 500 rows: 7." in fails("calibrate", "spoiled.npy", "-o", "x.nescio")
+    assert "in 1 of 500 rows: 7 (" in fails("calibrate", "spoiled.npy", "-o", "x.nescio")
     nescio("calibrate", "val.npy", "-o", "x.nescio")
     for command in (
         ("score", "x.nescio", "spoiled.npy"),
@@ -194,7 +194,7 @@ def test_a_combination_is_written_in_brackets(here, nescio, succeeds):
 def test_the_default_is_chosen_by_what_is_there(here, nescio, succeeds):
     out = succeeds("calibrate", "val.npy", "-o", "x.nescio")
     assert "Chosen: joint energy" in out
-    assert "outputs (--train) with" in out
+    assert "features and labels (--train; " in out
     command = ("calibrate", "val.npy", "-o", "x.nescio", "--force", "--train", "test.npy")
     reason = "warning: --train was not used: the training outputs have no features and no labels."
     assert reason in nescio(*command)[2]

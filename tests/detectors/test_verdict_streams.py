@@ -141,7 +141,7 @@ def test_a_block_without_negative_values_gives_no_warning(detector, frame):
 def test_bad_rows_are_named_by_their_block(detector, frame):
     frame.iloc[300, 1] = np.nan
     frame.to_parquet("x.parquet")
-    reason = r"^x.parquet, rows 256 to 383 .*: logits hold NaN or infinity in 1 of 128 rows: 44\."
+    reason = r"^x.parquet, rows 256 to 383 .*: logits hold NaN or infinity in 1 of 128 rows: 44 "
     with pytest.raises(NonFiniteError, match=reason):
         score_stream(detector, opened("x.parquet"), "y.parquet")
     assert [path.name for path in Path().iterdir()] == ["x.parquet"]

@@ -28,6 +28,7 @@ from nescio.errors import (
     IgnoredColumnsWarning,
     InputError,
     MissingInputError,
+    NescioWarning,
     ShapeError,
     TooFewSamplesError,
 )
@@ -205,7 +206,7 @@ def test_texts_have_no_table():
     texts = ["red cat", "red dog", "blue cat", "blue dog"] * 50
     truth = np.array([["red" in text, "cat" in text] for text in texts]).astype(int)
     model = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
-    with pytest.warns(DefaultDetectorWarning, match="and there are 50"):
+    with pytest.warns(DefaultDetectorWarning, match="160 training samples, and there are 150"):
         fitted = WithVerdict(model).fit(texts, truth)
     assert "Chosen: joint energy" in fitted.reason_
     assert fitted.predict(["a red cat"]).tolist() == [[1, 1]]
@@ -349,7 +350,8 @@ def test_wrap_takes_a_fitted_transformer_as_features(frame, tmp_path):
     wrapped = wrapped.calibrate(x[400:700])
     np.testing.assert_array_equal(wrapped.outputs(x).features, features.transform(x))
     assert not wrapped(x[700:].assign(e=60.0)).in_distribution.any()
-    wrapped.save(tmp_path / "table.nescio")
+    with pytest.warns(NescioWarning, match=r"detector alone.*save_pretrained\('FOLDER'\)"):
+        wrapped.save(tmp_path / "table.nescio")
     with pytest.raises(MissingInputError, match="not known from which layer"):
         ns.wrap(model, detector=tmp_path / "table.nescio")
     again = ns.wrap(model, detector=tmp_path / "table.nescio", features=features)

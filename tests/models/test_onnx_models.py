@@ -92,6 +92,15 @@ def test_names_that_the_file_brings(onnx_file):
         path.write_bytes(model.SerializeToString().replace(entry.value.encode(), damaged))
         with pytest.raises(FileFormatError, match=r"nescio.label_names is damaged"):
             ns.wrap(path)
+    entry.key = "nescio.table"
+    for entry.value in (
+        '{"names": ["a"]}',
+        '{"names": ["a"], "mean": [1, 2], "scale": [1]}',
+        "[1]",
+    ):
+        onnx.save(model, path)
+        with pytest.raises(FileFormatError, match=r"nescio.table is damaged"):
+            _ = ns.wrap(path).runner.table
 
 
 def test_a_graph_of_one_sample_runs_one_at_a_time(onnx_file, inputs):

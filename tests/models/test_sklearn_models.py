@@ -95,6 +95,9 @@ def test_data_frames_and_sparse_matrices_are_taken(multi_label):
     logits = ns.wrap(model).outputs(frame, batch_size=50).logits
     np.testing.assert_allclose(logits, expected)
     assert ns.wrap(model).outputs(frame).ids is None
+    place = r"infinite number is in row 3 \(counted from 0\), column 'c'"
+    with pytest.raises(InputError, match=place):
+        ns.wrap(model).outputs(frame.assign(c=np.where(frame.index == 3, np.inf, 0.0)))
     turned = ns.wrap(model).calibrate(frame).predict(frame[::-1])
     assert turned.outputs.ids[:2].tolist() == [str(len(frame) - 1), str(len(frame) - 2)]
     assert ns.wrap(model).outputs(frame[:2], ids=["a", "b"]).ids.tolist() == ["a", "b"]

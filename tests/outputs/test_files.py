@@ -89,8 +89,11 @@ def test_csv_files(tmp_path, text, ids, names):
         ("", "is empty"),
         ("größe,b\n1,2\n", "not UTF-8 text"),
         ("cat,dog\n1.5,two\n", r"'dog' \(string\)"),
-        ("cat,dog\n1\n", r"as CSV: row 2 \(the header is row 1\): Expected 2 columns, got 1: 1\."),
-        ("cat,dog\n1,2\n\n1,2,3\n", "row 3 .*: Expected 2 columns, got 3"),
+        (
+            "cat,dog\n1\n",
+            r"as CSV: row 0 \(the first below the header is row 0\): Expected 2 columns, got 1: 1\.",
+        ),
+        ("cat,dog\n1,2\n\n1,2,3\n", "row 1 .*: Expected 2 columns, got 3"),
         ("1.5,2\n1.5,2\n", "must be a header, but holds the number 1.5"),
         ("1.5,2,\n3,4,\n", "remove the separator at the end"),
         ("cat,dog\n", "has no rows"),
@@ -110,7 +113,7 @@ def test_bad_csv_files_are_explained(tmp_path, text, reason):
 
 def test_the_place_of_a_bad_cell_is_named(tmp_path):
     (tmp_path / "x.csv").write_text("id,cat,dog\n1,1.5,2\n2,1.5,n/a?\n")
-    reason = r"row 3 \(the header is row 1\), column 'dog': 'n/a\?' is not a number\. Correct it"
+    reason = r"row 1 \(the first below the header is row 0\), column 'dog': 'n/a\?' is not a number\. Correct it"
     with pytest.raises(FileFormatError, match=reason):
         Outputs.load(tmp_path / "x.csv", labels="*")
 

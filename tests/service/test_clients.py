@@ -141,6 +141,6 @@ def test_a_client_in_typescript(url, tmp_path):
     assert {line.partition("(")[0] for line in compiled.stdout.splitlines()} == set(names)
     node = shutil.which("node")
     answer = json.loads(run(tmp_path, node, "client.js", url, TOKEN))
-    assert answer["nan"].startswith("Logits hold NaN or infinity in 1 of 1 rows: 0.")
+    assert answer["nan"].startswith("Logits hold NaN or infinity in 1 of 1 rows: 0 (")
     assert (answer["status"], answer["labels"], answer["alarms"]) == ([422, 409], 4, [])
     assert answer["names"] == [["cat"]]

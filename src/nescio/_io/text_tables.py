@@ -68,7 +68,12 @@ def read_text(files: Files, columns: Columns) -> Any:
 
 def _reason(error: Exception, names: list[str]) -> str:
     """Return what pyarrow says about a CSV file, with the row and the name of the column."""
-    text = re.sub(r"Row #(\d+)", r"row \1 (the header is row 1)", str(error))
+    # pyarrow counts from 1, with the header.
+    text = re.sub(
+        r"Row #(\d+)",
+        lambda match: f"row {int(match[1]) - 2} (the first below the header is row 0)",
+        str(error),
+    )
     if cell := re.search(r"CSV column #(\d+): (.*): CSV conversion error .* value ('.*')", text):
         where = f"{cell[2]}, column {names[int(cell[1])]!r}"
         return f"{where}: {cell[3]} is not a number. Correct it; a missing value is an empty cell."

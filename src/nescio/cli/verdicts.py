@@ -156,7 +156,6 @@ def calibrate(
             detector, reason = default_detector(
                 learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise"
             )
-        reason = reason.replace("(--train, fit)", "(--train)")
         if learned_from is not None and not detector.learns_from:
             warn(f"--train was not used: {reason.partition(', but ')[2]}", DefaultDetectorWarning)
     if learned_from is not None and detector.learns_from:

@@ -46,6 +46,9 @@ MIN_HELD_OUT = 160
 MIN_WITH_TRAINING = 80
 """With at least as many, the combination that has learned is better than joint energy."""
 
+MIN_TRAINING = 160
+"""With fewer training samples, what the combination learns from them makes it worse."""
+
 
 @dataclass(eq=False, repr=False)
 class Combined(Detector):
@@ -371,7 +374,7 @@ def _obstacle(
 ) -> str:
     """Return why the combination cannot or should not learn from this data; empty if it may."""
     if train is None and not has_learned:
-        return "it needs training outputs (--train, fit) with features and labels"
+        return "it needs training outputs with features and labels (--train; in Python, fit)"
     for what, outputs, names in (
         ("training outputs", train, combined.learns_from),
         ("held-out outputs", held_out, combined.scores_from),
@@ -383,6 +386,8 @@ def _obstacle(
         return f"it needs {MIN_WITH_TRAINING} held-out samples, and there are {len(held_out):,}"
     if train is None:
         return ""
+    if len(train) < MIN_TRAINING:
+        return f"it needs {MIN_TRAINING} training samples, and there are {len(train):,}"
     if (n_features := train.get("features").shape[1]) > MOST_FEATURES:
         return (
             f"there are {n_features:,} features, and {MOST_FEATURES:,} is its limit: reduce them "

@@ -356,8 +356,8 @@ def _bad_rows_error(
     first = int(np.argmin(np.isfinite(matrix[bad[0]])))
     column = f"column {first}" if names is None else f"label {names[first]!r}"
     return NonFiniteError(
-        f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows}. In row {bad[0]} it "
-        f"is in {column}.",
+        f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows} (counted from 0). "
+        f"In row {bad[0]} it is in {column}.",
         "Clean them, or pass nonfinite='out' to a detector (wrapped.detector.set_params, if it "
         "has one) to count such rows as out-of-distribution.",
     )

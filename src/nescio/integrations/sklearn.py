@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -233,6 +234,11 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         """Return why each verdict: which part of the detector decided, and unusual columns."""
         self._fitted()
         return self.wrapped_.explain(X)
+
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
+        """Write estimator and detector to a folder, for `nescio.from_pretrained`."""
+        self._fitted()
+        self.wrapped_.save_pretrained(folder, **options)
 
     def transform(self, X: Any) -> NDArray[np.float64]:
         """Return the columns score, p_value and verdict (+1 or -1).

@@ -91,6 +91,13 @@ class OnnxRunner(Runner):
     def table(self) -> dict[str, Any] | None:
         """What `TableFeatures.units` returned when the file was written."""
         table: dict[str, Any] | None = self.metadata(TABLE_KEY, dict)
+        if table is not None:
+            try:
+                sizes = {np.shape(np.array(table[key])) for key in ("names", "mean", "scale")}
+            except (KeyError, ValueError):
+                sizes = set()
+            if len(sizes) != 1:
+                raise FileFormatError(f"the graph's metadata {TABLE_KEY} is damaged.")
         return table
 
     @property

@@ -198,8 +198,18 @@ def _explained_errors(inputs: Any) -> Iterator[None]:
     except NescioError:
         raise
     except Exception as error:  # models raise many kinds
-        hint = f" For texts, {_TEXTS}" if as_texts(inputs) is not None else ""
+        hint = f" For texts, {_TEXTS}" if as_texts(inputs) is not None else _infinite_cell(inputs)
         raise InputError(f"the model cannot run on these inputs: {error}{hint}") from error
+
+
+def _infinite_cell(inputs: Any) -> str:
+    """Say where the first infinite number is; empty without one."""
+    numbers = inputs.select_dtypes("number") if hasattr(inputs, "select_dtypes") else inputs
+    with suppress(TypeError, ValueError):
+        for row, column in np.argwhere(np.isinf(np.asarray(numbers, dtype=np.float64)))[:1]:
+            name = getattr(numbers, "columns", range(column + 1))[column]
+            return f" The first infinite number is in row {row} (counted from 0), column {name!r}."
+    return ""
 
 
 def split_steps(model: Any) -> tuple[list[Any], Any]:

@@ -34,6 +34,7 @@ from nescio.errors import (
     LabelMismatchError,
     MissingInputError,
     NescioError,
+    NescioWarning,
     ShapeError,
     TruncatedTextWarning,
     counted,
@@ -537,8 +538,15 @@ class Wrapped:
         return detector.self_check(outputs, groups=groups, n_samples=n_samples, from_probs=False)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the detector as one file; the model is not saved."""
+        """Write the detector as one file; the model, and what prepares a table, are not saved."""
         self._calibrated().save(path, force=force)
+        if PREPARED in self.runner.layers:
+            warn(
+                f"{path} has the detector alone. The features that it reads are made of the table "
+                "by a transformer, which is not in it: to load both later, with the model, use "
+                "save_pretrained('FOLDER') and nescio.from_pretrained('FOLDER').",
+                NescioWarning,
+            )
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """Write the model, the detector and a model card to a folder, as Hugging Face has them.

@@ -117,7 +117,7 @@ def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
             "the rows of --id: pass more rows, or a calibrated detector (--detector)."
         ) from error
     name, is_half = f"default ({detector.name})", bool(context)
-    return Chosen(name, detector, context, [reason.replace(", fit)", ")")], is_half=is_half), sets
+    return Chosen(name, detector, context, [reason], is_half=is_half), sets
 
 
 # --- the verdicts ---------------------------------------------------------------------------------
@@ -200,10 +200,13 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     n_listed = min(promise.n_flagged, _LISTED)
     lowest = np.argsort(above, kind="stable")[: max(_SUSPICIOUS, n_listed)].tolist()
     reasons = _reasons(detector, outputs[lowest])
+    main = {whys[0].words for whys in reasons[:_SUSPICIOUS] if whys}
+    shared = main.pop() if len(main) == 1 and len(lowest) > 1 else ""
     doubt = "" if promise.change() else "possibly a false alarm"
     suspicious = [
-        _case(evidence, evidence.id_name, verdicts, row, doubt) | {"why": why}
-        for row, (why, _) in zip(lowest[:_SUSPICIOUS], reasons, strict=False)
+        _case(evidence, evidence.id_name, verdicts, row, doubt)
+        | {"why": [why.text(shared) for why in whys]}
+        for row, whys in zip(lowest[:_SUSPICIOUS], reasons, strict=False)
     ]
     rows = [
         {
@@ -211,9 +214,9 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
             "p_value": verdicts.p_values[row],
             "strange": strangeness(verdicts.p_values[row]),
             "group": _group(verdicts, outputs, row),
-            "reason": reason,
+            "reason": whys[0].words if whys else "",
         }
-        for row, (_, reason) in zip(lowest[:n_listed], reasons, strict=False)
+        for row, whys in zip(lowest[:n_listed], reasons, strict=False)
     ]
     cases = [{"set_name": evidence.id_name, "cases": suspicious}]
     sets = _first_inputs(chosen, evidence, doubt) if evidence.ood_outputs else []
@@ -226,6 +229,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "change": promise.change(),
         "advice": ADVICE,
         "suspicious": suspicious,
+        "shared_reason": shared,
         "flagged": rows,
         "command": _command(chosen.manifest),
         "uncalibrated": _uncalibrated(verdicts, groups),
@@ -321,28 +325,44 @@ def _first_inputs(chosen: Chosen, evidence: Evidence, doubt: str) -> list[dict[s
     return sets
 
 
-def _reasons(detector: Detector, samples: Outputs) -> list[tuple[list[str], str]]:
-    """Return for each input the reasons against it in words, and the strongest in a few words."""
+class Why(NamedTuple):
+    """One reason against an input: in a few words, and in detail."""
+
+    words: str
+    detail: str = ""
+    share: float | None = None  # of the evidence, if there are several
+
+    def text(self, known: str) -> str:
+        """Write it as a sentence, without the words that the page has said already."""
+        words = "" if self.words == known and self.detail else f"{self.words}."
+        if self.share is not None:
+            return f"{self.share:.0%} of the evidence: {words} {self.detail}".strip()
+        return f"{words[:1].upper()}{words[1:]} {self.detail}".strip()
+
+
+def _reasons(detector: Detector, samples: Outputs) -> list[list[Why]]:
+    """Return for each input the reasons against it, the strongest first."""
     if not detector.explains:
-        return [([], "")] * len(samples)
+        return [[]] * len(samples)
     explained = detector.explain(samples, groups=_groups(detector, samples), from_probs=False)
     predicts = np.any(samples.logits > 0, axis=1).tolist()
-    return [_in_words(*pair) for pair in zip(explained, predicts, strict=True)]
+    return [_whys(*pair) for pair in zip(explained, predicts, strict=True)]
 
 
-def _in_words(reason: Reason, predicts: bool) -> tuple[list[str], str]:
+def _whys(reason: Reason, predicts: bool) -> list[Why]:
     if not reason.parts:
-        words = _words(reason.detector, reason, predicts)
-        return [f"{words[0].upper()}{words[1:]}. {reason.summary()}"], words
+        return [Why(_words(reason.detector, reason, predicts), reason.summary())]
     if math.isnan(reason.parts[0].p_value):
-        return [reason.summary()], "NaN or infinity"
-    texts = []
-    for part in reason.parts:
-        if part.share >= _SAID:
-            words = _words(part.detector, part.reason, predicts)
-            detail = "" if part.reason is None else f" {part.reason.summary()}"
-            texts.append(f"{part.share:.0%} of the evidence: {words}.{detail}")
-    return texts, _words(reason.parts[0].detector, reason.parts[0].reason, predicts)
+        return [Why("NaN or infinity")]
+    return [
+        Why(
+            _words(part.detector, part.reason, predicts),
+            "" if part.reason is None else part.reason.summary(),
+            part.share,
+        )
+        for part in reason.parts
+        if part.share >= _SAID
+    ]
 
 
 def _words(detector: str, reason: Reason | None, predicts: bool) -> str:
