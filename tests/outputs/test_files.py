@@ -113,7 +113,7 @@ def test_bad_csv_files_are_explained(tmp_path, text, reason):
 
 def test_the_place_of_a_bad_cell_is_named(tmp_path):
     (tmp_path / "x.csv").write_text("id,cat,dog\n1,1.5,2\n2,1.5,n/a?\n")
-    reason = r"row 1 \(the first below the header .*, column 'dog': 'n/a\?' is not a number\. Correct"
+    reason = r"row 1 \(the first .*, column 'dog': 'n/a\?' is not a number\. Correct"
     with pytest.raises(FileFormatError, match=reason):
         Outputs.load(tmp_path / "x.csv", labels="*")
 
