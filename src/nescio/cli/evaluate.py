@@ -308,7 +308,6 @@ def _named_paths(option: str, texts: Sequence[str] | None, form: str) -> dict[st
 
 
 def report(
-    output: Annotated[Path, "The HTML file to write."],
     files: DataOptions,
     results: Annotated[
         Path | None,
@@ -318,6 +317,7 @@ def report(
             "for tables without figures.",
         ),
     ] = None,
+    output: Annotated[Path, "The HTML file to write."] = Path("report.html"),
     id_path: Annotated[str | None, ID_DATA] = None,
     ood_paths: Annotated[list[str] | None, OOD_DATA] = None,
     detector: Annotated[
