@@ -252,7 +252,7 @@ def write_model(
     trusted: Sequence[str] = (),
 ) -> Wrapped:
     """Write a wrapped model to an existing folder; return it as it is read back."""
-    wrapped.save(folder / DETECTOR_FILE)  # raises unless there is a calibrated one
+    wrapped._calibrated().save(folder / DETECTOR_FILE)  # raises unless there is a calibrated one
     settings = Settings()
     runner: Any = wrapped.runner
     if runner.kind == "sklearn":
