@@ -22,6 +22,7 @@ from nescio.lab.benchmark.parallel import unwatched
 from nescio.lab.benchmark.results import BenchmarkRun, lines_file
 from nescio.lab.benchmark.run import make_pipelines, run_benchmark
 from nescio.lab.benchmark.spec import parse_benchmark
+from nescio.lab.benchmark.tables import network_table
 from nescio.lab.networks.network import _build_small
 from nescio.outputs import Outputs
 
@@ -110,6 +111,8 @@ def test_every_stage_reports_all_of_its_steps(small_spec, tmp_path, freeze):
         "training": 160 + (160 + 48 if freeze else 0),
         **({"computing features of digits-train": 160} if freeze else {}),
         "extracting digits-train": 160,
+        **({"computing features of digits-val": 48} if freeze else {}),
+        "extracting digits-val": 48,
         "tuning ODIN and Mahalanobis": 6 * 6,
         **{f"extracting digits-{name}": 48 for name in ("test", "unseen", "noise")},
         "evaluating": 2 * 2,
@@ -184,7 +187,7 @@ def test_another_benchmark_finds_networks_and_outputs(small_spec, bench_folder, 
 def test_other_settings_are_another_network(small_spec, bench_folder, counted):
     changed = small_spec.train.updated({"training": {"lr_head": 2e-3}})
     run_benchmark(replace(small_spec, train=changed, seeds=(0,)), bench_folder)
-    assert counted == ["train", "extract", "tune", *["extract"] * 3]
+    assert counted == ["train", "extract", "tune", *["extract"] * 4]
 
 
 def test_an_upgrade_evaluates_again_and_trains_nothing(
@@ -253,7 +256,13 @@ def test_a_network_from_a_file(small_spec, small_run, bench_folder, counted):
     spec = replace(small_spec, name="mine", sets=(part,), seeds=(0,))
     run = run_benchmark(spec, bench_folder)
     assert "train" not in counted
-    assert run.lines[0].manifest["training"] == {"network": str(best)}
+    # Its mAP is measured on validation data: that of the epoch that it was saved in.
+    training = run.lines[0].manifest["training"]
+    assert training["network"] == str(best)
+    maps = {line.manifest["training"]["best"]["val_map"] for line in small_run.lines}
+    assert any(training["best"]["val_map"] == pytest.approx(val_map, abs=1e-6) for val_map in maps)
+    [row] = network_table(run.lines).rows
+    assert f"{training['best']['val_map']:.4f}" in [cell[0].text for cell in row]
     hashes = {line.manifest["model_hash"] for line in small_run.lines}
     assert run.lines[0].manifest["model_hash"] in hashes
 

@@ -68,3 +68,19 @@ def test_an_outlier_does_not_stretch_the_axis(rng):
     low, high = visible_range(np.ones(3), np.array([-np.inf]))
     assert low < 1 < high  # the axis of equal scores has a width
     assert visible_range(np.array([-np.inf])) is None
+
+
+def test_without_true_labels_of_the_test_data_those_of_the_validation_data_are_drawn(
+    make_evidence, make_outputs, make_lines
+):
+    """The test labels of COCO and VOC are not published."""
+    evidence = make_evidence(labels=False)
+    page = Page(build_report(make_lines(evidence), [evidence], title="Without")).text
+    assert "The outputs have no true labels." in page
+    evidence = replace(evidence, val=make_outputs(n_samples=50, seed=5))
+    page = Page(build_report(make_lines(evidence), [evidence], title="With")).text
+    assert "The ID density is over the validation inputs that have the label." in page
+    count = evidence.val.labels[:, 3].sum()
+    assert f"{count} ID inputs with this label" in page
+    labelled = make_evidence()
+    assert replace(labelled, val=evidence.val).labelled is labelled.id_outputs

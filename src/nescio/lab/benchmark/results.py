@@ -167,10 +167,20 @@ class Evidence:
     scores: Mapping[str, Scored]  # by detector
     image_roots: Mapping[str, Path] = field(default_factory=dict)  # what the ids are relative to
     of_lines: str = ""  # a hash of the lines made from the scores; empty if none are on disk
+    val: Outputs | None = None  # on validation data; of a benchmark only
+
+    @property
+    def labelled(self) -> Outputs:
+        """ID outputs with true labels if there are any: on test data, or else validation data."""
+        has_labels = self.id_outputs.labels is not None
+        return self.id_outputs if has_labels or self.val is None else self.val
 
 
-def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[str, Path]) -> None:
+def save_evidence(
+    path: str | Path, evidence: Evidence, outputs_paths: Mapping[str, Path], val_path: Path
+) -> None:
     """Write the scores to one file, with the paths of the outputs of all sets."""
+    folder = Path(path).parent
     tensors = {}
     for detector, scored in enumerate(evidence.scores.values()):
         tensors[f"{detector}.id"] = scored.id_scores
@@ -183,9 +193,8 @@ def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[s
         "detectors": list(evidence.scores),
         "of_lines": evidence.of_lines,
         # Relative, so that a folder of results can be moved.
-        "outputs": {
-            name: os.path.relpath(file, Path(path).parent) for name, file in outputs_paths.items()
-        },
+        "outputs": {name: os.path.relpath(file, folder) for name, file in outputs_paths.items()},
+        "val": os.path.relpath(val_path, folder),
         "image_roots": {name: str(root.resolve()) for name, root in evidence.image_roots.items()},
     }
     _KIND.write(path, tensors, metadata, force=True)
@@ -214,6 +223,7 @@ def load_evidence(path: str | Path) -> Evidence:
             scores=scores,
             image_roots={name: Path(root) for name, root in metadata["image_roots"].items()},
             of_lines=metadata["of_lines"],
+            val=Outputs.load(folder / metadata["val"]),
         )
     except (LookupError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from error

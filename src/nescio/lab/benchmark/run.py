@@ -64,6 +64,7 @@ from nescio.lab.networks.network import OWN, Checkpoint, CheckpointRunner, load_
 from nescio.lab.perturbation import TUNING_VERSION, Tuning, tune
 from nescio.lab.settings import TrainSettings
 from nescio.lab.training import TRAINING_VERSION, initial_network, train
+from nescio.metrics import mean_average_precision
 from nescio.metrics.comparison import compare_outputs
 from nescio.models.base import POOLED, layer_names
 from nescio.models.images import content_hash
@@ -161,10 +162,12 @@ def _network_lines(pipeline: Pipeline, path: Path) -> list[Line]:
     checkpoint, training = pipeline.network()
     train = Outputs.load(pipeline.outputs(checkpoint, data.train))
     tuning = pipeline.tuning(checkpoint, train)
-    fitted_on_val, calibrated_on_val = spec.fitted_on_val(), spec.calibrated_on_val()
-    val = None
-    if fitted_on_val or calibrated_on_val:
-        val = Outputs.load(pipeline.outputs(checkpoint, data.val))
+    val_file = pipeline.outputs(checkpoint, data.val)
+    val = Outputs.load(val_file)
+    if data.source.network and val.labels is not None:
+        area = pipeline.settings.training.map_area
+        val_map = mean_average_precision(val.labels, val.logits, area=area)
+        training = {**training, "best": {"val_map": val_map}}
     splits = {data.name: data.test, **data.ood}
     paths = {
         name: pipeline.outputs(checkpoint, split, tuning, train) for name, split in splits.items()
@@ -182,16 +185,16 @@ def _network_lines(pipeline: Pipeline, path: Path) -> list[Line]:
             id_outputs,
             outputs,
             train=train,
-            train_of={} if val is None else dict.fromkeys(fitted_on_val, val),
-            held_out=val if calibrated_on_val else None,
+            train_of=dict.fromkeys(spec.fitted_on_val(), val),
+            held_out=val if spec.calibrated_on_val() else None,
             n_bootstrap=spec.bootstrap,
             on_step=advance,
         )
     lines = comparison_lines(comparison, spec.name, data.name, seed, manifest)
     evidence = Evidence(
-        data.name, seed, id_outputs, outputs, comparison.scores, roots, lines_hash(lines)
+        data.name, seed, id_outputs, outputs, comparison.scores, roots, lines_hash(lines), val
     )
-    save_evidence(path.with_suffix(".safetensors"), evidence, paths)
+    save_evidence(path.with_suffix(".safetensors"), evidence, paths, val_file)
     write_lines(path, lines)
     return lines
 
@@ -223,7 +226,7 @@ def _manifest(
     training: Mapping[str, Any],
     tuning: Tuning | None,
     train: Outputs,
-    val: Outputs | None,
+    val: Outputs,
     outputs: Mapping[str, Outputs],
 ) -> dict[str, Any]:
     """Return what the lines are made from."""
@@ -244,7 +247,7 @@ def _manifest(
         "tuning": tuned,
         "data": {
             "train": _data_facts(train.manifest),
-            **({} if val is None else {"val": _data_facts(val.manifest)}),
+            "val": _data_facts(val.manifest),
             "id": _data_facts(outputs[pipeline.data.name].manifest),
             "ood": {ood: _data_facts(outputs[ood].manifest) for ood in pipeline.data.ood},
         },

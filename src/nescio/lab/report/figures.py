@@ -90,10 +90,9 @@ def label_energies(logits: NDArray[np.floating]) -> Values:
     return np.nan_to_num(energies, nan=0.0, posinf=_LARGEST)
 
 
-def true_or_predicted(evidence: Evidence) -> Flags:
-    """Return the true labels of each ID input, (n_samples, n_labels); else the predicted ones."""
-    labels = evidence.id_outputs.labels
-    return evidence.id_outputs.logits > 0 if labels is None else labels.astype(bool)
+def true_or_predicted(outputs: Outputs) -> Flags:
+    """Return the true labels of each input, (n_samples, n_labels); else the predicted ones."""
+    return outputs.logits > 0 if outputs.labels is None else outputs.labels.astype(bool)
 
 
 _Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID and OOD scores
@@ -204,14 +203,14 @@ _SMALLEST_ENERGY = 1e-9
 
 def label_switch(evidence: Evidence) -> Switch:
     """Draw the densities of the energies of the most frequent labels; the first six are shown."""
-    names = label_names(evidence)
-    has, is_truth = true_or_predicted(evidence), evidence.id_outputs.labels is not None
+    names, id_outputs = label_names(evidence), evidence.labelled
+    has, is_truth = true_or_predicted(id_outputs), id_outputs.labels is not None
     # Without truth all ID inputs count, because the energy itself decides what is predicted.
     counts = has.sum(axis=0)
     by_count = np.argsort(-counts, kind="stable")
     frequent = by_count[:_LABELS_AT_FIRST].tolist()
     drawn = np.sort(by_count[:_LABELS_DRAWN])
-    sets = (evidence.id_outputs, *evidence.ood_outputs.values())
+    sets = (id_outputs, *evidence.ood_outputs.values())
     # Each has shape (n_samples, n_drawn).
     logs = [
         np.log10(np.maximum(label_energies(values.logits[:, drawn]), _SMALLEST_ENERGY))

@@ -285,11 +285,14 @@ def _shared_figures(evidence: Evidence, tpr: float, pair: Pair) -> dict[str, Any
     """Return the figures that all OOD sets of a chapter share."""
     usual = pair == USUAL_PAIR  # a page about a chosen detector does not explain joint energy
     groups = case_groups(evidence, tpr, pair)
-    with_label = "" if evidence.id_outputs.labels is None else ", inputs with the label"
+    labelled = evidence.labelled
+    with_label = "" if labelled.labels is None else ", inputs with the label"
     oods = [(set_style(number), ood) for number, ood in enumerate(evidence.ood_outputs)]
     return {
         "seed": evidence.seed,
         "outputs": evidence.id_outputs,
+        "has_labels": labelled.labels is not None,
+        "is_val": labelled is evidence.val,
         "energies": label_switch(evidence) if usual else None,
         "energies_legend": [("id", evidence.id_name + with_label), *oods],
         "pair": pair,

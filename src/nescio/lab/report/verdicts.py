@@ -428,7 +428,8 @@ def flagged_by_label(
     `above` is how far scores are above their thresholds. With that of OOD inputs, labels have an
     FPR too. Those that are surely flagged often come first: those with the highest lower end.
     """
-    labels, counts = sample_labels(evidence.id_outputs), true_or_predicted(evidence).sum(axis=1)
+    labels = sample_labels(evidence.id_outputs)
+    counts = true_or_predicted(evidence.id_outputs).sum(axis=1)
     by_label = _rates(above, labels.has, label_names(evidence), ood_above)
     surest = sorted(by_label.labels, key=lambda rate: -(rate.false_alarms.low or 0.0))
     tables = {"Label": surest[:_LABELS_SHOWN], "Frequency of the label": by_label.by_frequency}
