@@ -29,6 +29,10 @@ def plain(name, logits, k=K):
         if name == "msp":
             shifted = np.exp(f - f.max(1, keepdims=True))
             return shifted.max(1) / shifted.sum(1)
+        if name == "exp_joint_energy":  # up to a function that grows
+            return np.log((np.exp(label["energy"]) - 1).sum(1))
+    if name == "conditional_joint_energy":
+        return np.where(f >= 0, label["energy"], 0).sum(1)
     if name == "max_logit":
         return f.max(1)
     if name.startswith("max"):
@@ -145,6 +149,24 @@ def test_with_every_label_masked_nothing_is_left():
     nothing = np.full((1, 4), -np.inf)
     assert scores.joint_energy(nothing) == scores.msp(nothing) == scores.sum_prob(nothing) == 0
     assert scores.max_logit(nothing) == -np.inf
+
+
+def test_the_unpublished_scores():
+    """Formulas that the paper's source comments out: the sum of exp(energy), and "Cond. Sum"."""
+    logits = np.random.default_rng(0).normal(-2, 3, (200, 9))
+    as_written = np.exp(scores.label_energy(logits)).sum(1)
+    ours = scores.exp_joint_energy(logits)
+    np.testing.assert_array_equal(np.argsort(ours), np.argsort(as_written))
+    np.testing.assert_allclose(9 + np.exp(ours), as_written)
+    # As written, in float32: 1,000 overflows, and all logits below -17 give the number of labels.
+    far = np.array([[-30.0, -40.0], [-31.0, -40.0], [1000.0, 0.0], [1001.0, 0.0]], np.float32)
+    np.testing.assert_allclose(scores.exp_joint_energy(far), far[:, 0], rtol=1e-5)
+    assert scores.conditional_joint_energy([[0.0, -1.0], [-1.0, -2.0]])[1] == 0
+    assert scores.conditional_joint_energy([[0.0, -1.0]]).round(2) == 0.69  # 0 is at least 0
+    assert np.isnan(scores.conditional_joint_energy([[1.0, np.nan]]))
+    masked = np.full((1, 3), -np.inf)
+    assert scores.exp_joint_energy(masked) == -np.inf
+    assert scores.conditional_joint_energy(masked) == 0
 
 
 def test_the_papers_case_study():

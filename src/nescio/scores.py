@@ -7,8 +7,8 @@ and a higher number means more in-distribution. Each is one of three label-wise 
     prob     1 / (1 + exp(-f))
     energy   log(1 + exp(f))
 
-under one of three aggregations over the labels (max, sum, top-k), or the softmax score `msp`.
-`label_score` computes any entry of that table.
+under one of three aggregations over the labels (max, sum, top-k); or `msp`, `exp_joint_energy` and
+`conditional_joint_energy`. `label_score` computes any entry of that table.
 
 NumPy in, NumPy out. torch in, torch out: on the same device, and differentiable. 16-bit input is
 computed and returned in float32. A logit of -inf marks a masked label, which does not count.
@@ -44,6 +44,8 @@ from nescio.errors import ImplausibleValuesWarning, InputError, warn
 
 __all__ = [
     "SCORES",
+    "conditional_joint_energy",
+    "exp_joint_energy",
     "joint_energy",
     "label_energy",
     "label_prob",
@@ -322,6 +324,38 @@ def msp(logits: ArrayT) -> ArrayT:
     return _aggregate(logits, _softmax_kernel, _torch_msp)
 
 
+def exp_joint_energy(logits: ArrayT) -> ArrayT:
+    """Return the log of the sum of exp(logit): it ranks as the unpublished ExpJointEnergy.
+
+    That score is the sum over labels of exp(energy) = 1 + exp(logit), in text that the source of
+    Wang et al. (2021) comments out. It overflows, and rounds to the number of labels far from the
+    data. Its log without the ones has the same order, so the same FPR, AUROC and AUPR, and does
+    neither. If every label is masked, the score is -inf.
+
+    Examples
+    --------
+    >>> exp_joint_energy(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
+    array([0.69, 5.  ])
+    """
+    return _aggregate(logits, _log_sum_exp_kernel, lambda f: f.logsumexp(1))
+
+
+def conditional_joint_energy(logits: ArrayT) -> ArrayT:
+    """Sum the energies of the labels whose logit is at least 0: the unpublished "Cond. Sum".
+
+    Text that the source of Wang et al. (2021) comments out. All samples without such a label have
+    the score 0: if many in-distribution samples are among them, no threshold flags any.
+
+    Examples
+    --------
+    >>> conditional_joint_energy(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
+    array([1.39, 5.01])
+    """
+    return _aggregate(
+        logits, _conditional_kernel, lambda f: _torch_softplus(f).masked_fill(f < 0, 0.0).sum(1)
+    )
+
+
 # --- kernels: the arithmetic in NumPy ---------------------------------------------------------
 #
 # A kernel takes a block of rows, work space of the same shape in the precision of the computation,
@@ -421,6 +455,19 @@ def _softmax_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
     _sum_rows(work, result)
     np.reciprocal(result, out=result)
     result[np.isneginf(top[:, 0])] = 0
+
+
+def _log_sum_exp_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
+    """Compute the largest logit minus the log of its softmax; -inf if every label is masked."""
+    _softmax_kernel(rows, work, result)
+    top = np.max(rows, axis=1)
+    result[:] = np.where(np.isinf(top), top, top - np.log(result))
+
+
+def _conditional_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
+    """Sum the energies of the logits that are not negative."""
+    np.copyto(work, np.where(rows < 0, 0, _softplus(rows.astype(work.dtype))))
+    _sum_rows(work, result)
 
 
 def _of_top_k(kernel: RowKernel, k: int) -> RowKernel:
@@ -650,5 +697,7 @@ SCORES: dict[str, Callable[..., Any]] = {
         sum_prob,
         top_k_prob,
         msp,
+        exp_joint_energy,
+        conditional_joint_energy,
     )
 }

@@ -1,8 +1,9 @@
 """The detectors that are a score of the logits and a threshold; nothing is learned.
 
 Nine of them are one table: a term of each label (energy, logit, probability) under an aggregation
-over the labels (sum, max, top-k). The others are the softmax score, ODIN, GEN, the gap between
-predicted and other labels, and GradNorm, which reads the input of the head too.
+over the labels (sum, max, top-k). The others are the softmax score, two scores that the paper did
+not publish, ODIN, GEN, the gap between predicted and other labels, and GradNorm, which reads the
+input of the head too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from nescio.scores import exp, largest, where
 
 _WANG = "Wang et al., NeurIPS 2021"
 _WANG_APPENDIX = f"{_WANG} (appendix)"
+_UNPUBLISHED = f"{_WANG} (commented out in its source, never published)"
 _HENDRYCKS_2017 = "Hendrycks & Gimpel, ICLR 2017"
 
 _EACH = {
@@ -172,6 +174,28 @@ class MSP(Detector):
 
     def _score(self, arrays: Arrays) -> Array:
         return scores.msp(arrays.logits)
+
+
+class ExpJointEnergy(Detector):
+    """The log of the sum of exp(logit); ranks as the sum over labels of exp(energy)."""
+
+    name = "exp_joint_energy"
+    paper = _UNPUBLISHED
+    traceable = True
+
+    def _score(self, arrays: Arrays) -> Array:
+        return scores.exp_joint_energy(arrays.logits)
+
+
+class ConditionalJointEnergy(Detector):
+    """The sum of the energies of the labels whose logit is at least 0."""
+
+    name = "conditional_joint_energy"
+    paper = _UNPUBLISHED
+    traceable = True
+
+    def _score(self, arrays: Arrays) -> Array:
+        return scores.conditional_joint_energy(arrays.logits)
 
 
 @dataclass(eq=False, repr=False)
