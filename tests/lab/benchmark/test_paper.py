@@ -6,7 +6,7 @@ import pytest
 
 from nescio.detectors import DETECTORS
 from nescio.errors import ParameterError
-from nescio.lab.benchmark.paper import find_paper_table, paper_tables
+from nescio.lab.benchmark.paper import find_paper_table, paper_tables, size_remark
 from nescio.lab.benchmark.results import MEASURES
 
 SETS = ("MS-COCO", "PASCAL-VOC", "NUS-WIDE")
@@ -145,3 +145,14 @@ def test_what_the_paper_did_not_publish_is_marked():
 def test_what_is_not_there_is_an_error_that_says_what_is():
     with pytest.raises(ParameterError, match=r"no table 'table1'. Choose from: main, "):
         find_paper_table("table1")
+
+
+def test_the_sizes_of_the_ood_sets_fit_the_papers_aupr():
+    """A nearly random row has the share of ID images as its AUPR: Isolation Forest on DenseNet."""
+    id_sizes = {"MS-COCO": 40_775, "PASCAL-VOC": 10_991, "NUS-WIDE": 41_949}
+    for id_name, n_id in id_sizes.items():
+        share = cell_of("main", "isolation_forest", id_name, "aupr").value / 100
+        implied = n_id * (1 - share) / share
+        assert size_remark(id_name, "ImageNet", round(implied)) == ""
+    assert "but the paper's numbers imply about 9,300" in size_remark("NUS-WIDE", "ImageNet", 20_000)
+    assert size_remark("my own", "ImageNet", 3) == ""

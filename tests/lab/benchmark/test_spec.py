@@ -8,7 +8,7 @@ import pytest
 
 from nescio.detectors import DETECTORS
 from nescio.detectors.registry import parse_detector
-from nescio.errors import DatasetError, ParameterError
+from nescio.errors import DatasetError, ImplausibleValuesWarning, ParameterError
 from nescio.lab.benchmark.paper import paper_tables
 from nescio.lab.benchmark.spec import (
     PROTOCOLS,
@@ -268,7 +268,7 @@ def test_the_specs_of_the_paper_run_in_miniature(protocol, paper_data, tmp_path)
 
 def test_voc_runs_without_its_test_images(paper_data, tmp_path):
     pytest.importorskip("torchvision")
-    from nescio.lab.benchmark.run import run_benchmark
+    from nescio.lab.benchmark.run import make_pipelines, run_benchmark
 
     data = tmp_path / "data"
     voc = shutil.copytree(paper_data / "VOCdevkit", data / "VOCdevkit") / "VOC2012"
@@ -279,6 +279,9 @@ def test_voc_runs_without_its_test_images(paper_data, tmp_path):
     wanted = in_miniature("paper-main", "paper").with_data(data).only(["PASCAL-VOC"], [])
     with pytest.raises(DatasetError, match="nescio bench voc-trainval"):
         run_benchmark(wanted, tmp_path)
+    shutil.copytree(paper_data / "VOCdevkit", data / "VOCdevkit", dirs_exist_ok=True)
+    with pytest.warns(ImplausibleValuesWarning, match=r"20 images for PASCAL-VOC, .* 20,000"):
+        make_pipelines(wanted, tmp_path)
     run = run_benchmark(in_miniature("voc-trainval", "paper").with_data(data), tmp_path)
     assert {line.detector for line in run.lines if line.evaluation} == set(wanted.detectors)
     assert run.lines[0].manifest["data"]["id"]["n_images"] == 5

@@ -216,6 +216,16 @@ def test_differences_by_hand():
     assert r"\textbf{32.00 $\pm$ 2.83} / \textbf{33.48} / $-$1.48 &" in table.to_latex()
 
 
+def test_another_number_of_ood_images_than_the_papers_is_noted_once():
+    lines = [line("max_logit", (20, 89, 93)), line("joint_energy", (30, 92, 97))]
+    notes = paper_comparison(paper_tables()["main"], lines).notes
+    [note] = [note for note in notes if "20,000" in note]
+    assert note.startswith("ImageNet has 10 images for MS-COCO, but the paper's numbers imply")
+    evaluation = replace(lines[0].evaluation, n_ood=18_500)
+    alike = paper_comparison(paper_tables()["main"], [replace(lines[0], evaluation=evaluation)])
+    assert not any("20,000" in note for note in alike.notes)
+
+
 def test_our_best_may_be_another_than_the_papers():
     lines = [line("max_logit", (20, 89.109, 93)), line("joint_energy", (30, 92, 97))]
     markdown = paper_comparison(paper_tables()["main"], lines).to_markdown()

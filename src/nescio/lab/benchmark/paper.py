@@ -84,6 +84,29 @@ PAPER_MAPS = {
 """The mAP of the paper's networks by network and ID set; the split is not stated."""
 
 
+PAPER_OOD_SIZES = {
+    ("MS-COCO", "ImageNet"): 20_000,
+    ("PASCAL-VOC", "ImageNet"): 20_000,
+    ("NUS-WIDE", "ImageNet"): 9_300,
+    **{(name, "Textures"): 5_640 for name in ("MS-COCO", "PASCAL-VOC", "NUS-WIDE")},
+}
+"""About how many images an OOD set has for an ID set.
+
+The paper does not state it: the AUPR of its nearly random rows is the share of ID images.
+"""
+
+
+def size_remark(id_name: str, ood: str, n_images: int) -> str:
+    """Return a remark if an OOD set is a fifth larger or smaller than the paper's; else empty."""
+    theirs = PAPER_OOD_SIZES.get((id_name, ood), n_images)
+    if abs(n_images - theirs) <= theirs / 5:
+        return ""
+    return (
+        f"{ood} has {n_images:,} images for {id_name}, but the paper's numbers imply about "
+        f"{theirs:,}. AUPR depends on this number: do not compare it."
+    )
+
+
 @cache
 def paper_tables() -> dict[str, PaperTable]:
     """Return the paper's tables by their key, in the paper's order.

@@ -34,7 +34,16 @@ from numpy.typing import NDArray
 from nescio._io.files import locked, write_text
 from nescio._validation import checked_whole
 from nescio._version import __version__
-from nescio.errors import BenchmarkError, DatasetError, FileError, NescioError, counted
+from nescio.errors import (
+    BenchmarkError,
+    DatasetError,
+    FileError,
+    ImplausibleValuesWarning,
+    NescioError,
+    counted,
+    warn,
+)
+from nescio.lab.benchmark.paper import size_remark
 from nescio.lab.benchmark.parallel import Advance, Watch, run_in_processes, unwatched
 from nescio.lab.benchmark.results import (
     RESULTS,
@@ -506,7 +515,12 @@ def make_pipelines(
             ood = {name: indexed(address) for name, address in source.ood.items()}
             sets.append(LoadedSet(source, **splits, ood=ood))
             advance(1)
-    pairs = [(data, seed) for data in checked_sets(sets, cache, watch) for seed in spec.seeds]
+    sets = checked_sets(sets, cache, watch)
+    for data in sets if spec.paper_tables else ():
+        for name, split in data.ood.items():
+            if remark := size_remark(data.name, name, len(split)):
+                warn(remark, ImplausibleValuesWarning)
+    pairs = [(data, seed) for data in sets for seed in spec.seeds]
     pipelines = [
         Pipeline(
             spec,

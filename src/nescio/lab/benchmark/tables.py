@@ -12,7 +12,13 @@ from statistics import mean
 from typing import Any, TypeVar
 
 from nescio._io.files import no_formula, write_text
-from nescio.lab.benchmark.paper import PAPER_MAPS, PaperCell, PaperTable, find_paper_table
+from nescio.lab.benchmark.paper import (
+    PAPER_MAPS,
+    PaperCell,
+    PaperTable,
+    find_paper_table,
+    size_remark,
+)
 from nescio.lab.benchmark.results import MEASURES, Line, file_name, summarise
 from nescio.metrics.comparison import Spread
 
@@ -379,6 +385,7 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
         for cell in table.cells
         if cell.detector in summary.get((cell.id, cell.ood), {})
     }
+    sizes = {(line.id, line.ood, line.evaluation.n_ood) for line in lines if line.evaluation}
     best = _best_cells((cell, 100 * spread.mean) for cell, spread in ours.items())
     papers_best = _best_cells((cell, cell.value) for cell in table.cells)
     grid = _grid(table)
@@ -403,6 +410,7 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
             *_seeds_note(ours.values()),
             *_protocol_note(lines, always=True),
             *filter(None, [table.remark]),
+            *filter(None, (size_remark(*size) for size in sorted(sizes))),
             *_skipped_notes(lines),
         ),
     )
