@@ -374,6 +374,23 @@ def test_every_difference_to_the_authors_code_has_its_commit_and_its_setting():
     assert set(named) == changed - {"name", "protocol", "train", "tune"}
 
 
+def test_every_item_of_the_paper_names_code_that_exists():
+    page = (DOCS / "explanation" / "paper-checklist.md").read_text("utf-8")
+    rows = [re.split(r" ?\| ?", line)[1:-1] for line in page.splitlines() if line[:2] == "| "][1:]
+    ranges = [[int(number) for number in row[0].split("–")] for row in rows]
+    items = [item for ends in ranges for item in range(ends[0], ends[-1] + 1)]
+    assert items == list(range(1, 104))
+    for _, what, where, how in rows:
+        assert what
+        assert how
+        named = re.findall(r"`([\w/.-]+)(?::(\w+))?`", where)
+        assert named, what
+        for file, name in named:
+            source = (ROOT / "src" / "nescio" / file).read_text("utf-8")
+            defined = rf"^ *(def|class) {name}\b|^{name}\b.* = " if name else ""
+            assert re.search(defined, source, re.MULTILINE), f"{file} does not define {name}"
+
+
 def settings_of(spec) -> list[dict]:
     """Return the sections of training and tuning of a spec."""
     tune = asdict(spec.tune)
