@@ -416,5 +416,5 @@ def _described(hint: Any) -> str:
     if origin is Mapping:
         return f"a table of {_PLURAL[parts[1]]}" if parts[1] in _PLURAL else "a table"
     if origin is UnionType:
-        return _described(next(part for part in parts if part is not NoneType))
+        return " or ".join(_described(part) for part in parts if part is not NoneType)
     return _DESCRIBED[hint]

@@ -327,33 +327,33 @@ def msp(logits: ArrayT) -> ArrayT:
 def exp_joint_energy(logits: ArrayT) -> ArrayT:
     """Return the log of the sum of exp(logit): it ranks as the unpublished ExpJointEnergy.
 
-    That score is the sum over labels of exp(energy) = 1 + exp(logit), in text that the source of
+    That score, the sum over labels of exp(energy) = 1 + exp(logit), is in text that the source of
     Wang et al. (2021) comments out. It overflows, and rounds to the number of labels far from the
-    data. Its log without the ones has the same order, so the same FPR, AUROC and AUPR, and does
-    neither. If every label is masked, the score is -inf.
+    data. The log without the ones does neither, and has the same order: the same FPR, AUROC, AUPR.
 
     Examples
     --------
     >>> exp_joint_energy(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([0.69, 5.  ])
     """
-    return _aggregate(logits, _log_sum_exp_kernel, lambda f: f.logsumexp(1))
+    top: Any = max_logit(logits)
+    share = where(top == -np.inf, 1.0, msp(logits))  # of the largest term; any if all are masked
+    return top - log(share)  # type: ignore[no-any-return]
 
 
 def conditional_joint_energy(logits: ArrayT) -> ArrayT:
-    """Sum the energies of the labels whose logit is at least 0: the unpublished "Cond. Sum".
+    """Sum the energies of the logits that are at least 0: the unpublished "Cond. Sum".
 
-    Text that the source of Wang et al. (2021) comments out. All samples without such a label have
-    the score 0: if many in-distribution samples are among them, no threshold flags any.
+    It is in text that the source of Wang et al. (2021) comments out. Samples without such a logit
+    all score 0: if many in-distribution samples are among them, no threshold flags any.
 
     Examples
     --------
     >>> conditional_joint_energy(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([1.39, 5.01])
     """
-    return _aggregate(
-        logits, _conditional_kernel, lambda f: _torch_softplus(f).masked_fill(f < 0, 0.0).sum(1)
-    )
+    values: Any = logits if is_torch(logits) else _float_values(logits)
+    return joint_energy(where(values < 0, -np.inf, values))  # type: ignore[no-any-return]
 
 
 # --- kernels: the arithmetic in NumPy ---------------------------------------------------------
@@ -455,19 +455,6 @@ def _softmax_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
     _sum_rows(work, result)
     np.reciprocal(result, out=result)
     result[np.isneginf(top[:, 0])] = 0
-
-
-def _log_sum_exp_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """Compute the largest logit minus the log of its softmax; -inf if every label is masked."""
-    _softmax_kernel(rows, work, result)
-    top = np.max(rows, axis=1)
-    result[:] = np.where(np.isinf(top), top, top - np.log(result))
-
-
-def _conditional_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """Sum the energies of the logits that are not negative."""
-    np.copyto(work, np.where(rows < 0, 0, _softplus(rows.astype(work.dtype))))
-    _sum_rows(work, result)
 
 
 def _of_top_k(kernel: RowKernel, k: int) -> RowKernel:

@@ -80,7 +80,8 @@ def test_tables_of_results_in_every_format(nescio, succeeds, small_run):
     _, table, _ = nescio("tables", results, "-f", "csv")
     networks, first, _ = table.split("\n\n")
     assert [row["seed"] for row in csv.DictReader(io.StringIO(networks))] == ["0", "1"]
-    assert 0 <= float(next(csv.DictReader(io.StringIO(first)))["FPR95"]) <= 100
+    fpr = next(csv.DictReader(io.StringIO(first)))["FPR95 ↓"]
+    assert 0 <= float(fpr.partition(" ± ")[0]) <= 100
 
 
 def test_the_papers_tables_and_ours_beside_them(nescio, succeeds, small_run):
@@ -99,7 +100,7 @@ WRONG = {
     "data not there": (("bench", "paper-main", "--data", "nowhere"), "nowhere/coco"),
     "no protocol": (("bench", "paper-main", "--protocol", "x"), "must be 'paper' or 'authors'"),
     "no set": (("bench", "paper-main", "--data", ".", "--set", "X"), "has no set 'X'"),
-    "no such paper table": (("tables", "--paper", "9"), "the paper has no table '9'"),
+    "no such paper table": (("tables", "--paper", "9"), "a table of the paper must be 'main' or"),
     "no such format": (("tables", "-f", "pdf"), "--format must be"),
     "no such results": (("tables", "nothing.jsonl"), "there is no file nothing.jsonl"),
     "no results at all": (("tables", "empty.jsonl"), "empty.jsonl contains no results"),
@@ -139,7 +140,7 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
     assert page.count("data:image/jpeg;base64,") >= 4 * 3
     assert "unseen digits (should be flagged)" in page.partition('id="summary"')[0]
     # The chosen detector leads, then joint energy.
-    assert re.search(r"combined lets \S+ % through \(\w+\), joint_energy lets", page)
+    assert re.search(r"combined lets \S+ % through \(place \d+\), joint_energy lets", page)
     assert re.search(r'class="is-first"[^>]*>\s*<th scope="row" data-value="combined"', page)
     tries = [line for line in out.splitlines() if line[:2] == "  " and "nescio " in line]
     commands = [line.split("nescio ", 1)[1] for line in tries]
@@ -151,12 +152,10 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
         code, _, err = nescio(command, *arguments)
         assert code == 0 or (command, code) == ("monitor", 3), err
     assert "exists already" in fails("demo", "-o", folder)
-    code, out, err = nescio("demo", "-o", folder, "--force", "-d", "all")
+    code, out, err = nescio("demo", "-o", folder, "--force")
     assert code == 0, err
     assert "evaluating" not in err
-    every = (folder / "report.html").read_text("utf-8")
     assert len(rows_of(page)) <= 5
-    assert len(rows_of(every)) > 20
 
 
 def test_the_first_commands_of_the_readme_run_on_csv_files(succeeds, tmp_path):
@@ -188,8 +187,3 @@ def rows_of(page):
     """Return the detectors of the table against unseen digits."""
     section = page.partition('id="id0-ood0"')[2].partition("</table>")[0]
     return re.findall(r'<th scope="row"[^>]*>([^<]+)<', section)
-
-
-def test_an_unknown_detector_is_rejected_before_the_work_begins(fails, tmp_path):
-    assert "there is no detector 'joint'" in fails("demo", "-o", tmp_path / "demo", "-d", "joint")
-    assert not (tmp_path / "demo").exists()

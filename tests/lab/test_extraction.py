@@ -8,7 +8,7 @@ pytest.importorskip("torchvision")
 
 from nescio.detectors import Mahalanobis
 from nescio.errors import DatasetError, FileError, ParameterError
-from nescio.lab.data import load_coco, load_folder, without_damaged
+from nescio.lab.data import find_damaged, load_coco, load_folder
 from nescio.lab.data.split import Reader
 from nescio.lab.extraction import cached_features, extract
 from nescio.lab.networks.network import CheckpointRunner, load_checkpoint
@@ -164,7 +164,7 @@ def test_a_damaged_image_is_an_error_unless_it_was_left_out(checkpoint, class_tr
     split, path = load_folder(root), tmp_path / "ood.safetensors"
     with pytest.raises(DatasetError, match=r"0001\.jpg.*--skip-bad"):
         extract(checkpoint(), split, path)
-    done = extract(checkpoint(), without_damaged(split), path)
+    done = extract(checkpoint(), split.without(find_damaged(split)), path)
     outputs = Outputs.load(path)
     assert done.n_images == done.n_computed == len(outputs) == 7
     assert [bad.file for bad in done.skipped] == ["anchor/0001.jpg"]

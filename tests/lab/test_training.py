@@ -20,7 +20,7 @@ from nescio.errors import (
     NonFiniteError,
     ParameterError,
 )
-from nescio.lab.data import load_coco, without_damaged
+from nescio.lab.data import find_damaged, load_coco
 from nescio.lab.data.split import Reader
 from nescio.lab.networks.network import load_checkpoint
 from nescio.lab.training import Trainer, initial_network, train
@@ -225,7 +225,7 @@ def test_bad_images_are_left_out_and_recorded(fit, train_and_val):
     bad.write_bytes(b"no image")
     with pytest.raises(DatasetError, match=bad.name):
         fit("a", epochs=1)
-    run = fit("b", epochs=1, data=map(without_damaged, train_and_val))
+    run = fit("b", epochs=1, data=[split.without(find_damaged(split)) for split in train_and_val])
     (skipped,) = load_checkpoint(run.checkpoint).training["train"]["skipped"]
     assert skipped["file"].endswith(bad.name)
 

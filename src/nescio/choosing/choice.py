@@ -323,8 +323,8 @@ def choose(
         have, of features.
     far : mapping of str to Outputs, optional
         Further far sets: outputs for the held-out images after a corruption of
-        `nescio.lab.data.corrupt`, by its name, such as {"jigsaw": outputs}. Each has one row per
-        row of `held_out`, in the same order.
+        `nescio.lab.data.CORRUPTIONS`, by its name, such as {"jigsaw": outputs}. Each has one row
+        per row of `held_out`, in the same order.
     n_folds : int
         The number of parts that the labels are divided into, at most the number of labels.
     refit : {"auto", "head", "none"}

@@ -233,7 +233,7 @@ def choose(
         list[str] | None,
         Option(
             metavar="CORRUPTION=FILE",
-            help="Outputs for the held-out images after a corruption of nescio.lab.data.corrupt, "
+            help="Outputs for the held-out images after one of nescio.lab.data.CORRUPTIONS, "
             "such as jigsaw=jigsaw.safetensors. May be repeated.",
         ),
     ] = None,

@@ -15,7 +15,6 @@ from nescio._validation import checked_choice
 from nescio.cli.console import (
     AsJson,
     Force,
-    detectors_option,
     plain_text,
     print_json,
     print_rows,
@@ -215,9 +214,6 @@ def datasets(as_json: AsJson = False) -> None:
 
 def demo(
     output: Annotated[Path, "The folder for the report and all other files."] = Path("nescio-demo"),
-    detectors: Annotated[
-        list[str] | None, detectors_option("Show this detector too, or 'all' of them.")
-    ] = None,
     seeds: Annotated[int, Option(min=1, help="How many networks to train.")] = 1,
     force: Force = False,
 ) -> None:
@@ -229,14 +225,17 @@ def demo(
     """
     require("torchvision", "torch")
     require("jinja2", "report")
+    import torch
+
     from nescio.lab.demo import DETECTOR, REPORT, UNSEEN, run_demo
     from nescio.models.torch_models import choose_device
 
+    # With a network this small, threads wait for each other, and for those that read images.
+    torch.set_num_threads(1)
     with stages() as watch:
         done = run_demo(
             output,
             seeds=seeds,
-            detectors=detectors or (),
             device=choose_device("auto"),
             force=force,
             watch=watch,

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from nescio.cli.console import FromProbs, progress_bar, read_names
 from nescio.errors import ParameterError, require
-from nescio.lab.data import DATASETS, Split, load, parse_address, without_damaged
+from nescio.lab.data import DATASETS, Split, find_damaged, load, parse_address
 from nescio.models.images import Preprocessing
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def readable(split: Split, *, skip_bad: bool) -> Split:
     if not skip_bad:
         return split
     with progress_bar(f"checking {split.title}", len(split)) as advance:
-        return without_damaged(split, advance)
+        return split.without(find_damaged(split, advance))
 
 
 def read_label_names(source: str) -> tuple[str, ...]:

@@ -165,37 +165,31 @@ class TopKProb(_TopKScore):
     paper = _WANG_APPENDIX
 
 
-class MSP(Detector):
+class _Score(Detector):
+    """The function of `nescio.scores` that has the detector's name."""
+
+    traceable = True
+
+    def _score(self, arrays: Arrays) -> Array:
+        return scores.SCORES[self.name](arrays.logits)  # type: ignore[no-any-return]
+
+
+class MSP(_Score):
     """The maximum softmax probability over labels, made for one label per sample."""
 
-    name = "msp"
-    paper = _HENDRYCKS_2017
-    traceable = True
-
-    def _score(self, arrays: Arrays) -> Array:
-        return scores.msp(arrays.logits)
+    name, paper = "msp", _HENDRYCKS_2017
 
 
-class ExpJointEnergy(Detector):
+class ExpJointEnergy(_Score):
     """The log of the sum of exp(logit); ranks as the sum over labels of exp(energy)."""
 
-    name = "exp_joint_energy"
-    paper = _UNPUBLISHED
-    traceable = True
-
-    def _score(self, arrays: Arrays) -> Array:
-        return scores.exp_joint_energy(arrays.logits)
+    name, paper = "exp_joint_energy", _UNPUBLISHED
 
 
-class ConditionalJointEnergy(Detector):
+class ConditionalJointEnergy(_Score):
     """The sum of the energies of the labels whose logit is at least 0."""
 
-    name = "conditional_joint_energy"
-    paper = _UNPUBLISHED
-    traceable = True
-
-    def _score(self, arrays: Arrays) -> Array:
-        return scores.conditional_joint_energy(arrays.logits)
+    name, paper = "conditional_joint_energy", _UNPUBLISHED
 
 
 @dataclass(eq=False, repr=False)

@@ -7,8 +7,7 @@ noise, beside other detectors (the benchmark `digits-quick`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,7 +34,6 @@ TRAIN = "train.safetensors"
 HELD_OUT = "val.safetensors"
 TEST = "test.safetensors"
 UNSEEN = "unseen-digits.safetensors"
-ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -54,49 +52,30 @@ def run_demo(
     folder: str | Path,
     *,
     seeds: int = 1,
-    detectors: Sequence[str] = (),
     device: torch.device | str = "cpu",
     force: bool = False,
     watch: Watch = unwatched,
 ) -> Demo:
     """Run the demo; write the report, the calibrated detector and outputs to try it on.
 
-    `seeds` is the number of networks. `detectors` are run and shown besides those of the short
-    table; "all" shows every one. With `force`, the files of an earlier demo are replaced; its
+    `seeds` is the number of networks. With `force`, the files of an earlier demo are replaced; its
     networks and outputs are used again.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is not a folder.")
-    quick = load_spec("digits-quick").with_data(folder / "data")
-    more = [name for name in detectors if name not in (ALL, *quick.detectors)]
-    spec = replace(quick, seeds=tuple(range(seeds)), detectors=(*quick.detectors, *more))
+    spec = load_spec("digits-quick").with_data(folder / "data")
+    spec = replace(spec, seeds=tuple(range(seeds)))
     folder.mkdir(parents=True, exist_ok=True)
     for name in (REPORT, DETECTOR, TRAIN, HELD_OUT, TEST, UNSEEN):
         check_target(folder / name, force=force)
-    with _one_thread():
-        run = run_benchmark(spec, folder, device=device, watch=watch)
-        chosen = _calibrated(spec, folder, device, watch, force=force)
+    run = run_benchmark(spec, folder, device=device, watch=watch)
+    chosen = _calibrated(spec, folder, device, watch, force=force)
     with watch("writing the report", 0):
         evidence = run.evidence()
-        demo = _described(folder, run, chosen, evidence[0], detectors)
-        _write(demo, evidence, detectors, spec.title, force=force)
+        demo = _described(folder, run, chosen, evidence[0])
+        _write(demo, evidence, spec.title, force=force)
     return demo
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run torch in one thread.
-
-    With a network this small, two are no faster. They wait for each other, so they are several
-    times slower if something else runs on one of two cores, such as the threads that read images.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _calibrated(
@@ -115,16 +94,14 @@ def _calibrated(
     return chosen
 
 
-def _described(
-    folder: Path, run: BenchmarkRun, chosen: Default, first: Evidence, wanted: Sequence[str]
-) -> Demo:
+def _described(folder: Path, run: BenchmarkRun, chosen: Default, first: Evidence) -> Demo:
     """Return the results in numbers and words."""
     detector = chosen.detector
     own = detector.text(defaults=False)
     fprs = mean_fprs(run.lines)
     best = next(name for name in fprs if parse_detector(name)[0] != Combined.name)
-    names = {own, JointEnergy.name, MaxLogit.name, best, *wanted}
-    shown = tuple(name for name in fprs if name in names or ALL in wanted)
+    names = {own, JointEnergy.name, MaxLogit.name, best}
+    shown = tuple(name for name in fprs if name in names)
     shares = ", ".join(
         f"{100 * (detector.predict(outputs) == -1).mean():.1f} % of {ood}"
         for ood, outputs in first.ood_outputs.items()
@@ -147,40 +124,30 @@ def _described(
         f"On average over these sets, {through} (FPR95). {best} is the best single detector in "
         "hindsight: by these very numbers, which nobody knows before.",
     )
-    table = _table(run, shown, n_hidden=len(fprs) - len(shown))
-    return Demo(folder, run, detector, sentences, shown, table)
+    return Demo(folder, run, detector, sentences, shown, _table(run, shown))
 
 
-def _table(run: BenchmarkRun, shown: Sequence[str], *, n_hidden: int) -> Table:
+def _table(run: BenchmarkRun, shown: Sequence[str]) -> Table:
     best = {line.seed: line.manifest["training"]["best"]["val_map"] for line in run.lines}
     over = f"mean ± standard deviation over {len(best)} seeds" if len(best) > 1 else "one seed"
-    notes = []
+    note = f"Validation mAP: {Spread.of(list(best.values()))}."
     if len(best) == 1:
-        notes.append("Another network has other numbers: --seeds 3 shows how much they differ.")
-    if n_hidden:
-        notes.append(f"--detector all shows {n_hidden} more detectors.")
-    notes.append(f"Validation mAP: {Spread.of(list(best.values()))}.")
+        note = f"Another network has other numbers: --seeds 3 shows how much they differ. {note}"
     return fpr_table(
         run.lines,
         shown,
         f"FPR95 ↓, per cent, {over}: let through if 95 % of new scenes of known digits are kept",
-        notes=[" ".join(notes)],
+        notes=[note],
     )
 
 
-def _write(
-    demo: Demo, evidence: Sequence[Evidence], wanted: Sequence[str], title: str, *, force: bool
-) -> None:
-    """Write the files. The report is about the detectors of the table, or all of them."""
-    lines = list(demo.run.lines)
-    if ALL not in wanted:
-        lines = [line for line in lines if line.detector in demo.shown]
-        evidence = [
-            replace(
-                run, scores={name: run.scores[name] for name in run.scores if name in demo.shown}
-            )
-            for run in evidence
-        ]
+def _write(demo: Demo, evidence: Sequence[Evidence], title: str, *, force: bool) -> None:
+    """Write the files. The report is about the detectors of the table."""
+    lines = [line for line in demo.run.lines if line.detector in demo.shown]
+    evidence = [
+        replace(run, scores={name: run.scores[name] for name in run.scores if name in demo.shown})
+        for run in evidence
+    ]
     context, origin = demo.sentences[:2], demo.sentences[2:3]
     chosen = Chosen(demo.detector.text(defaults=False), demo.detector, context, origin)
     write_report(demo.folder / REPORT, lines, evidence, title=title, chosen=chosen, force=force)

@@ -98,8 +98,8 @@ def extract(
     """Write the `Outputs` of a model on a split of images.
 
     If `path` already holds this result, nothing is done. If it holds another, it is replaced only
-    with `force`. An image that cannot be read is an error: `nescio.lab.data.without_damaged` leaves
-    such images out of the split.
+    with `force`. An image that cannot be read is an error: leave it out of the split by
+    `split.without(nescio.lab.data.find_damaged(split))`.
 
     Parameters
     ----------

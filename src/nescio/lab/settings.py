@@ -68,7 +68,7 @@ class ModelSettings:
     n_hidden: int = 1000  # units in the hidden layer of the head
     features: str | None = None  # the penultimate layer of a module of your own
     freeze: bool = False  # compute the features of the backbone once, and train only the head
-    spectral_norm: bool = False  # of all trained convolutions and linear layers: 1
+    spectral_norm: bool | tuple[str, ...] = False  # of all trained layers, or of named modules: 1
 
     def __post_init__(self) -> None:
         checked_whole("n_hidden", self.n_hidden, minimum=1)

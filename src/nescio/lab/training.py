@@ -258,9 +258,8 @@ class Trainer:
         self.history: list[Epoch] = []
         network = checkpoint.network.to(device)
         self.trained: nn.Module = network.head if settings.model.freeze else network  # type: ignore[assignment]
-        self.spectral = (
-            SpectralNorm(network, self.trained) if settings.model.spectral_norm else None
-        )
+        chosen = settings.model.spectral_norm
+        self.spectral = SpectralNorm(network, self.trained, chosen) if chosen else None
         self.optimiser = torch.optim.Adam(
             _parameter_groups(self.trained, self.settings),
             betas=self.settings.betas,

@@ -154,7 +154,7 @@ BAD = {
     "data of one part": (SPEC.replace("coco:", "folder:"), "folder has no split"),
     "no such table of the paper": (
         'paper_tables = ["mian"]\n' + SPEC,
-        "the paper has no table 'mian'",
+        "a table of the paper must be 'main' or .*, got 'mian'",
     ),
     "too few images": (SPEC + "[tune]\nimages = 1\n", r"\[tune\]: images must be"),
     "an OOD set by the ID set's name": (SPEC.replace("other =", "mine ="), "'mine' names an ID"),
@@ -228,7 +228,8 @@ def test_a_table_named_after_a_protocol_is_read_with_this_protocol_only():
 def in_miniature(name, protocol):
     """Return a spec of the paper with a tiny network, on few images and without intervals."""
     text = shipped_specs()[name]
-    for network in ("densenet121", "resnet101"):
+    text = text.replace('["backbone.conv1", "backbone.layer1"]', '["backbone.0"]')
+    for network in ("densenet121", "resnet101", "resnet50"):
         tiny = 'name = "small-cnn"\nweights = "none"\nn_hidden = 8'
         text = text.replace(f'name = "{network}"', tiny)
     small = """
@@ -264,6 +265,32 @@ def test_the_specs_of_the_paper_run_in_miniature(protocol, paper_data, tmp_path)
             assert f"Protocol: {protocol}." in beside
             assert "not run" not in beside
     check_manifest(run.lines[-1].manifest, protocol)
+
+
+def test_the_works_that_followed_run_in_miniature(paper_data, tmp_path):
+    pytest.importorskip("torchvision")
+    from nescio.lab.benchmark.run import run_benchmark
+
+    names = [name for name in shipped_specs() if name.startswith("followup-")]
+    for name in names:
+        spec = in_miniature(name, "paper").with_data(paper_data)
+        run = run_benchmark(spec, tmp_path)
+        wanted = {(part.name, ood) for part in spec.sets for ood in part.ood}
+        assert {(line.id, line.ood) for line in run.lines if line.evaluation} == wanted
+    assert len(names) == 3
+
+
+def test_the_layers_that_a_spec_normalises_exist():
+    pytest.importorskip("torchvision")
+    from nescio.lab.networks.network import build_network
+    from nescio.lab.networks.weights import SpectralNorm
+
+    model = load_spec("followup-snojoe").train.model
+    network = build_network(model.name, 2)
+    layers = SpectralNorm(network, network, model.spectral_norm).layers
+    assert "backbone.conv1" in layers
+    assert "backbone.layer1.2.conv3" in layers
+    assert not any("layer2" in layer or "head" in layer for layer in layers)
 
 
 def test_voc_runs_without_its_test_images(paper_data, tmp_path):

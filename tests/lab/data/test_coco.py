@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nescio.errors import DatasetError
-from nescio.lab.data import load_coco
+from nescio.lab.data import load, load_coco
 
 CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 1, "name": "person"}]
 IMAGES = [{"id": 9, "file_name": "b.jpg"}, {"id": 4, "file_name": "a.jpg"}]
@@ -39,6 +39,17 @@ def test_labels_are_the_categories_by_id_and_images_in_the_order_of_the_file(tre
     assert split.label_names == ("person", "dog")
     np.testing.assert_array_equal(split.labels, [[1, 1], [0, 0]])
     assert split.labels.dtype == np.uint8
+
+
+def test_coco_2017_is_the_same_format_with_another_year(tree):
+    root = tree(annotations=[annotation(9, 1)])
+    for path in [*root.rglob("*2014*")]:
+        path.rename(path.with_name(path.name.replace("2014", "2017")))
+    split = load(f"coco2017@train:{root}")
+    assert (split.title, split.files[0]) == ("coco2017-train", "train2017/b.jpg")
+    np.testing.assert_array_equal(split.labels, [[1, 0], [0, 0]])
+    with pytest.raises(DatasetError, match=r"no file .*instances_train2014\.json"):
+        load(f"coco@train:{root}")
 
 
 def test_the_test_split_has_names_and_no_labels(tree):

@@ -1,9 +1,14 @@
 import numpy as np
 import pytest
 
-from nescio.errors import InputError, ParameterError, ShapeError
-from nescio.lab.data import CORRUPTIONS, corrupt
-from nescio.lab.data.corruptions import arithmetic_mean, geometric_mean, jigsaw
+from nescio.errors import ShapeError
+from nescio.lab.data.corruptions import (
+    CORRUPTIONS,
+    arithmetic_mean,
+    corrupt,
+    geometric_mean,
+    jigsaw,
+)
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -115,15 +120,7 @@ def test_the_authors_jigsaw_is_neither_permuted_nor_normalised(images, rng):
     np.testing.assert_allclose(inputs, images, atol=1e-6)
 
 
-def test_what_cannot_be_corrupted(images, rng):
-    def run(name, a, b=None):
-        return corrupt(name, a, a if b is None else b, rng, mean=MEAN, std=STD)
-
-    with pytest.raises(
-        ParameterError, match=r"corruption must be 'gaussian_noise' or .*, got 'blur'"
-    ):
-        run("blur", images)
+def test_what_cannot_be_permuted(images, rng):
+    small = images[..., :3]
     with pytest.raises(ShapeError, match="at least 4 by 4"):
-        run("jigsaw", images[..., :3])
-    with pytest.raises(InputError, match=r"within \[0, 1\], got -1 to"):
-        run("geometric_mean", images - 1)
+        corrupt("jigsaw", small, small, rng, mean=MEAN, std=STD)

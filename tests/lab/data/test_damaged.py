@@ -8,7 +8,7 @@ import pytest
 image = pytest.importorskip("PIL.Image")
 
 from nescio.errors import DatasetError
-from nescio.lab.data import find_damaged, load_folder, without_damaged
+from nescio.lab.data import find_damaged, load_folder
 
 
 def test_the_list_of_kinds(nescio):
@@ -36,10 +36,12 @@ def test_empty_foreign_and_missing_files_are_found_and_left_out(tmp_path, rng):
     assert set(bad) == {"empty.jpg", "page.jpg", "gone.jpg"}
     assert "does not exist" in bad["gone.jpg"]
     assert "not an image" in bad["page.jpg"]
-    good = without_damaged(split)
+    good = split.without(find_damaged(split))
     assert len(good) == len(good.skipped) == 3
     assert good.without(()) is good
     for path in photos.iterdir():
         path.write_bytes(b"")
+    damaged = load_folder(photos)
+    bad = find_damaged(damaged)
     with pytest.raises(DatasetError, match=r"none of its images in .* can be used: .*empty"):
-        without_damaged(load_folder(photos))
+        damaged.without(bad)

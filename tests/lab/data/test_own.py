@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from nescio.errors import DatasetError, FileError, ParameterError
+from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError
 from nescio.lab.data import (
     COCO_VOC_CLASSES,
     NUS_WIDE_CLASSES,
@@ -239,7 +239,7 @@ def test_parquet_with_lists_and_with_columns(table, tmp_path):
 def test_parquet_that_is_damaged(tmp_path):
     pytest.importorskip("pyarrow")
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DatasetError, match=r"cannot read .*x\.parquet as Parquet"):
+    with pytest.raises(FileFormatError, match=r"cannot read .*x\.parquet as Parquet"):
         load_table(tmp_path / "x.parquet")
     path = write_parquet(tmp_path / "y.parquet", path=["a.jpg"], labels=[3])
     with pytest.raises(DatasetError, match=r"y\.parquet, row 0: labels must be names"):

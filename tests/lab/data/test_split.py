@@ -100,7 +100,9 @@ def test_an_address_is_parsed_and_written(text, address):
 
 @pytest.mark.parametrize("text", ["/data/coco", "coco", "coco:", "coco@:/data", "", "coco@val"])
 def test_an_invalid_address(text):
-    with pytest.raises(ParameterError, match=r"expected KIND:PATH or KIND@SPLIT:PATH.*coco, voc"):
+    with pytest.raises(
+        ParameterError, match=r"expected KIND:PATH or KIND@SPLIT:PATH.*coco, coco2017"
+    ):
         parse_address(text)
 
 
@@ -110,7 +112,7 @@ def test_an_invalid_address(text):
         ("coco@dev:x", "coco has no split 'dev'. Choose from: train, val"),
         ("coco:x", "coco has no split ''. Choose from: train, val"),
         ("textures@train:x", "textures has no split 'train'. It has no splits"),
-        ("cifar@train:x", "no kind of data set 'cifar' .*: coco, voc, voc-t"),
+        ("cifar@train:x", "no kind of data set 'cifar' .*: coco, coco2017, voc, voc-t"),
     ],
 )
 def test_kinds_and_splits_that_are_unknown_missing_or_too_many(address, message):

@@ -48,6 +48,24 @@ def test_the_spectral_norm_of_every_layer_is_one(
     assert max(without.values()) > 1.1
 
 
+def test_only_chosen_layers_are_normalised(settings, train_and_val, tmp_path):
+    """SNoJoE normalises only some: a layer by its name, or all layers in a module."""
+    model = {"spectral_norm": ("backbone.4", "head")}
+    chosen = settings(epochs=2, select="last").updated({"model": model})
+    run = train(chosen, *train_and_val, tmp_path / "run")
+    norms = spectral_norms(load_checkpoint(run.checkpoint).network)
+    for name, norm in norms.items():
+        is_chosen = name in ("backbone.4", "head.hidden.0", "head.labels")
+        assert (norm == pytest.approx(1, abs=0.01)) == is_chosen, name
+    resumed = train(chosen, *train_and_val, tmp_path / "run", resume=True)
+    assert resumed.best == run.best
+    wrong = chosen.updated({"model": {"spectral_norm": ("backbone.1",)}})
+    with pytest.raises(ParameterError, match=r"names 'backbone.1', but the trained layers are 'ba"):
+        train(wrong, *train_and_val, tmp_path / "wrong")
+    with pytest.raises(ParameterError, match="must be true or false or a list of strings"):
+        chosen.updated({"model": {"spectral_norm": "head"}})
+
+
 def test_what_was_validated_is_what_is_saved(normalised, train_and_val, tmp_path, monkeypatch):
     """The same logits from the plain network of the file."""
     outputs, validate = [], Trainer.validate

@@ -244,7 +244,7 @@ def test_inputs_without_pictures_have_no_empty_boxes(make_evidence, make_lines, 
         (
             {"sum_prob": (0.07, 0.09), "joint_energy": (0.10, 0.12), "msp": (0.5, 0.6)},
             "On pets against stones, sum_prob has the lowest FPR95 (8.00 ± 1.41 over 2 seeds), "
-            "joint_energy is 2nd of 3 with 11.00 ± 1.41.",
+            "joint_energy is number 2 of 3 with 11.00 ± 1.41.",
         ),
         (
             {"msp": [0.5], "joint_energy": [0.1]},
@@ -256,7 +256,7 @@ def test_inputs_without_pictures_have_no_empty_boxes(make_evidence, make_lines, 
         ),
         (
             {"a": [0.1], "b": [0.2], "c": [0.2], "joint_energy": [0.2]},
-            "joint_energy is 2nd of 4 with 20.00.",
+            "joint_energy is number 2 of 4 with 20.00.",
         ),
         ({"msp": [0.1]}, "msp has the lowest FPR95 (10.00); joint_energy is not among"),
     ],

@@ -1,16 +1,12 @@
 """The numbers of the paper's eight tables (Wang et al., NeurIPS 2021), as data.
 
-The numbers are kept as printed. Some of them are unusual:
+The numbers are kept as printed. Some of them are unusual, besides those of `_REMARKS`:
 
-- Table 7 (sums, Textures) repeats 18 numbers of Table 5 (sums, ImageNet). This is probably a
-  mistake: an AUPR of 73.25 (Logit, MS-COCO) does not fit Table 6, where the nearly random Isolation
-  Forest has 90.45.
 - ODIN equals MaxLogit for MS-COCO and NUS-WIDE in Table 1, and for PASCAL-VOC and NUS-WIDE in
   Tables 4 and 6. This is expected if tuning chose no perturbation.
 - In Table 8, NUS-WIDE has a worse FPR95 for the top 60 labels (49.03) than for the top 40 and for
   all (48.98). PASCAL-VOC has 20 labels, so it has "-" for 40 and 60.
-- The rows ExpJointEnergy of Tables 1, 4 and 6 are commented out in the source of the paper.
-- Table 3 prints in-distribution sets as rows and methods as columns; `row` is the method here too.
+- Table 3 prints in-distribution sets as rows and methods as columns; here it is as the others.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from nescio.errors import ParameterError
+from nescio._validation import checked_choice
 
 
 @dataclass(frozen=True)
@@ -51,11 +47,6 @@ class PaperTable:
     cells: tuple[PaperCell, ...]  # row by row, with the measures of one set next to each other
     remark: str = ""  # on its numbers
 
-    @property
-    def turned(self) -> bool:
-        """Whether rows are in-distribution sets and columns methods, as only in Table 3."""
-        return self.key == "max-sum"
-
 
 _CAPTIONS = {
     "main": "JointEnergy and baselines; DenseNet-121, OOD data from ImageNet",
@@ -69,11 +60,13 @@ _CAPTIONS = {
 }
 """In the paper's order: the first is Table 1."""
 
-_UNPUBLISHED = "The source of the paper has the row ExpJointEnergy, commented out."
 _REMARKS = {
-    **dict.fromkeys(("main", "resnet", "texture"), _UNPUBLISHED),
+    **dict.fromkeys(
+        ("main", "resnet", "texture"), "ExpJointEnergy is commented out in the paper's source."
+    ),
     "texture-ablation": "The paper's Logit, Prob and ODIN for MS-COCO and PASCAL-VOC are those of "
-    "its Table 5, which is about another OOD set: probably a slip.",
+    "its Table 5, which is about another OOD set: probably a slip. An AUPR of 73.25 (Logit) does "
+    "not fit its Table 6, where the nearly random Isolation Forest has 90.45.",
 }
 
 
@@ -136,7 +129,4 @@ def paper_tables() -> dict[str, PaperTable]:
 
 def find_paper_table(key: str) -> PaperTable:
     """Return a table by its key."""
-    tables = paper_tables()
-    if key not in tables:
-        raise ParameterError(f"the paper has no table {key!r}. Choose from: {', '.join(tables)}.")
-    return tables[key]
+    return paper_tables()[checked_choice("a table of the paper", key, tuple(_CAPTIONS))]

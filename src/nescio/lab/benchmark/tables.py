@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
@@ -22,11 +22,9 @@ from nescio.lab.benchmark.paper import (
 from nescio.lab.benchmark.results import MEASURES, Line, file_name, summarise
 from nescio.metrics.comparison import Spread
 
-_NAMES = {"fpr": "FPR95", "auroc": "AUROC", "aupr": "AUPR"}
 _TITLES = {"fpr": "FPR95 ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
 _PAPER_MAP = "paper's mAP"
 _MAP_NOTE = "The paper does not say on which split it measured its mAP."
-_SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
 
 Key = TypeVar("Key")
 
@@ -40,8 +38,6 @@ class TablePart:
     text: str
     best: bool = False  # of the values of its kind in the table: it is bold
     code: bool = False
-    # What CSV has in its place: one value for each of its columns.
-    values: Mapping[str, str | float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,25 +92,20 @@ class Table:
         )
 
     def to_csv(self) -> str:
-        """Return CSV, with numbers in full precision, without title and notes."""
-        records = [
-            {name: value for cell in row for part in cell for name, value in part.values.items()}
-            for row in self.rows
-        ]
+        """Return CSV, with the cells as they are printed, without title and notes."""
         stream = io.StringIO()
-        names = records[0] if records else [column.title for column in self.columns]
-        writer = csv.DictWriter(stream, list(names), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {name: no_formula(value) for name, value in record.items()} for record in records
-        )
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([column.title for column in self.columns])
+        for row in self.rows:
+            texts = (" / ".join(part.text for part in cell) for cell in row)
+            writer.writerow([no_formula(text) for text in texts])
         return stream.getvalue()
 
     def write(self, folder: Path, name: str) -> None:
         """Write the table in every format; existing files are replaced."""
         folder.mkdir(exist_ok=True)
-        for format_, suffix in _SUFFIXES.items():
-            write_text(folder / f"{name}{suffix}", FORMATS[format_](self), force=True)
+        for suffix, write in zip(("md", "tex", "csv"), FORMATS.values(), strict=True):
+            write_text(folder / f"{name}.{suffix}", write(self), force=True)
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {
@@ -231,7 +222,7 @@ def network_table(lines: Sequence[Line]) -> Table:
 def _network_cell(title: str, value: Any) -> TableCell:
     text = "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
     code = bool(value) and title in ("network", "hash")
-    return (TablePart(text, code=code, values={title: value}),)
+    return (TablePart(text, code=code),)
 
 
 def _tuned(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -255,8 +246,7 @@ def result_tables(lines: Sequence[Line]) -> list[Table]:
         ours = [line for line in lines if (line.id, line.ood) == pair]
         summary = summarise(ours).get(pair, {})
         columns = [
-            (measure, _NAMES[measure], {name: by[measure] for name, by in summary.items()})
-            for measure in MEASURES
+            (measure, {name: by[measure] for name, by in summary.items()}) for measure in MEASURES
         ]
         fprs = {name: by["fpr"] for name, by in summary.items()}
         table = Table(
@@ -270,29 +260,21 @@ def result_tables(lines: Sequence[Line]) -> list[Table]:
 
 
 def _detector_rows(
-    names: Iterable[str], columns: Sequence[tuple[str, str, Mapping[str, Spread]]]
+    names: Iterable[str], columns: Sequence[tuple[str, Mapping[str, Spread]]]
 ) -> tuple[tuple[TableCell, ...], ...]:
-    """Return one row per detector; a column is a measure, its name in CSV, and its values."""
+    """Return one row per detector; a column is a measure and its values."""
     best = [
         _best(measure, {name: 100 * spread.mean for name, spread in spreads.items()})
-        for measure, _, spreads in columns
+        for measure, spreads in columns
     ]
     rows = []
     for name in names:
         cells: list[TableCell] = [
-            (TablePart(str(spreads[name]), name in bold, values=_values(title, spreads[name])),)
-            for (_, title, spreads), bold in zip(columns, best, strict=True)
+            (TablePart(str(spreads[name]), name in bold),)
+            for (_, spreads), bold in zip(columns, best, strict=True)
         ]
-        named: dict[str, Any] = {"detector": name, "n_seeds": columns[0][2][name].n}
-        rows.append(((TablePart(name, code=True, values=named),), *cells))
+        rows.append(((TablePart(name, code=True),), *cells))
     return tuple(rows)
-
-
-def _values(title: str, spread: Spread | None) -> dict[str, Any]:
-    """Return mean and deviation in per cent, for CSV."""
-    mean = None if spread is None else 100 * spread.mean
-    deviation = None if spread is None or spread.deviation is None else 100 * spread.deviation
-    return {title: mean, f"{title} sd": deviation}
 
 
 def _best(measure: str, values: Mapping[Key, float]) -> set[Key]:
@@ -345,7 +327,7 @@ def paper_table(table: PaperTable) -> Table:
     """Return a table of the paper as printed; the best numbers are bold, including ties."""
     grid, best = _grid(table), _best_cells((cell, cell.value) for cell in table.cells)
     rows = [
-        (*_head_cells(head), *(_printed(*column, best) for column in by_column.items()))
+        (*_head_cells(head), *(_printed(cells, best) for cells in by_column.values()))
         for head, by_column in grid.items()
     ]
     measures = dict.fromkeys(_TITLES[cell.measure] for cell in table.cells)
@@ -357,16 +339,10 @@ def paper_table(table: PaperTable) -> Table:
     )
 
 
-def _printed(title: str, cells: Sequence[PaperCell], best: set[PaperCell]) -> TableCell:
+def _printed(cells: Sequence[PaperCell], best: set[PaperCell]) -> TableCell:
     """Return the measures of a set; one N/A stands for all, but each has its own dash."""
-    values = {f"{title} {_NAMES[cell.measure]}": cell.text for cell in cells}
-    first, *more = cells
-    if all(cell.text == "N/A" for cell in cells):
-        more = []
-    return (
-        TablePart(first.text, first in best, values=values),
-        *(TablePart(cell.text, cell in best) for cell in more),
-    )
+    shown = cells[:1] if all(cell.text == "N/A" for cell in cells) else cells
+    return tuple(TablePart(cell.text, cell in best) for cell in shown)
 
 
 def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
@@ -394,11 +370,9 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
         for cells in zip(*by_column.values(), strict=True):
             measure = cells[0].measure
             compared = (
-                _compared(title, cell, ours.get(cell), cell in best, cell in papers_best)
-                for title, cell in zip(by_column, cells, strict=True)
+                _compared(cell, ours.get(cell), cell in best, cell in papers_best) for cell in cells
             )
-            named = (TablePart(_TITLES[measure], values={"Measure": measure}),)
-            rows.append((*_head_cells(head), named, *compared))
+            rows.append((*_head_cells(head), (TablePart(_TITLES[measure]),), *compared))
     return Table(
         title=f"nescio beside {table.number} of the paper: {table.caption}",
         columns=_columns(grid, "Measure"),
@@ -416,20 +390,15 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
     )
 
 
-def _compared(
-    title: str, cell: PaperCell, ours: Spread | None, best: bool, papers_best: bool
-) -> TableCell:
+def _compared(cell: PaperCell, ours: Spread | None, best: bool, papers_best: bool) -> TableCell:
     """Return a cell with a result beside the paper's number."""
-    difference = None if ours is None or cell.value is None else 100 * ours.mean - cell.value
-    printed = {f"{title} paper": cell.text, f"{title} difference": difference}
-    parts = [TablePart(cell.text, papers_best, values=_values(title, ours) | printed)]
-    if ours is not None:
-        parts.insert(0, TablePart(str(ours), best))
-    elif cell.value is not None:
-        parts.insert(0, TablePart("not run"))
-    if difference is not None:
-        parts.append(TablePart(f"{difference:+z.2f}"))
-    return tuple(parts)
+    theirs = TablePart(cell.text, papers_best)
+    if ours is None:
+        return (theirs,) if cell.value is None else (TablePart("not run"), theirs)
+    if cell.value is None:
+        return TablePart(str(ours), best), theirs
+    difference = TablePart(f"{100 * ours.mean - cell.value:+z.2f}")
+    return TablePart(str(ours), best), theirs, difference
 
 
 def _best_cells(values: Iterable[tuple[PaperCell, float | None]]) -> set[PaperCell]:
@@ -445,11 +414,10 @@ def _grid(table: PaperTable) -> _Grid:
     """Return the cells by row and column of the paper's layout."""
     grid: _Grid = {}
     for cell in table.cells:
-        head: _Head = (("ID set", cell.id),) if table.turned else (("OOD score", cell.row),)
+        head: _Head = (("OOD score", cell.row),)
         if cell.aggregation:
             head = (*head, ("Aggregation", cell.aggregation.capitalize()))
-        column = cell.row if table.turned else cell.id
-        grid.setdefault(head, {}).setdefault(column, []).append(cell)
+        grid.setdefault(head, {}).setdefault(cell.id, []).append(cell)
     return grid
 
 
@@ -460,7 +428,7 @@ def _columns(grid: _Grid, *further: str) -> tuple[Column, ...]:
 
 
 def _head_cells(head: _Head) -> list[TableCell]:
-    return [(TablePart(text, values={title: text}),) for title, text in head]
+    return [(TablePart(text),) for _, text in head]
 
 
 # --- detectors side by side -----------------------------------------------------------------------
@@ -479,6 +447,6 @@ def fpr_table(
     """Return the FPR of some detectors on every OOD set, in per cent; the best of them are bold."""
     by_ood = {ood: detectors for (_, ood), detectors in summarise(lines).items()}
     columns = {ood: {name: of[name]["fpr"] for name in names} for ood, of in by_ood.items()}
-    rows = _detector_rows(names, [("fpr", ood, fprs) for ood, fprs in columns.items()])
+    rows = _detector_rows(names, [("fpr", fprs) for fprs in columns.values()])
     heads = (Column("detector", number=False), *map(Column, columns))
     return Table(title, heads, rows, tuple(notes))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from nescio.errors import ParameterError
-from nescio.lab.data.corruptions import CORRUPTIONS, SYNTHETIC_SETS, corrupt
+from nescio.lab.data.corruptions import CORRUPTIONS, SYNTHETIC_SETS
 from nescio.lab.data.digits import SPLITS as DIGITS_SPLITS, load_digits
 from nescio.lab.data.own import load_folder, load_table
 from nescio.lab.data.published import (
@@ -30,7 +31,7 @@ from nescio.lab.data.published import (
     load_voc,
     load_voc_trainval,
 )
-from nescio.lab.data.split import BadFile, Split, check_split, find_damaged, without_damaged
+from nescio.lab.data.split import BadFile, Split, check_split, find_damaged
 
 __all__ = [
     "COCO_VOC_CLASSES",
@@ -42,7 +43,6 @@ __all__ = [
     "DataAddress",
     "DataSource",
     "Split",
-    "corrupt",
     "find_damaged",
     "load",
     "load_coco",
@@ -55,7 +55,6 @@ __all__ = [
     "load_voc",
     "load_voc_trainval",
     "parse_address",
-    "without_damaged",
 ]
 
 
@@ -75,6 +74,12 @@ DATASETS = {
         COCO_SPLITS,
         "MS-COCO 2014, 80 labels",
         "contains annotations/, train2014/, val2014/, test2014/",
+    ),
+    "coco2017": DataSource(
+        partial(load_coco, year=2017),
+        COCO_SPLITS,
+        "MS-COCO 2017: other splits of the labelled images of 2014, 80 labels",
+        "contains annotations/, train2017/, val2017/, test2017/",
     ),
     "voc": DataSource(
         load_voc,
@@ -139,15 +144,11 @@ class DataAddress:
     def __str__(self) -> str:
         return f"{self.kind}@{self.split}:{self.path}" if self.split else f"{self.kind}:{self.path}"
 
-    @property
-    def source(self) -> DataSource:
-        """The entry of `DATASETS`."""
-        return DATASETS[self.kind]
-
     def with_split(self, split: str) -> DataAddress:
         """Return the address of another split of the same data set; raise if it has no such."""
-        if self.source.splits is not None:
-            check_split(self.kind, split, self.source.splits)
+        splits = DATASETS[self.kind].splits
+        if splits is not None:
+            check_split(self.kind, split, splits)
         return replace(self, split=split)
 
 
@@ -193,4 +194,5 @@ def load(address: str, *, split: str | None = None, skip_bad: bool = False) -> S
     """
     parsed = parse_address(address)
     wanted = parsed.with_split(parsed.split if split is None else split)
-    return wanted.source.load(Path(wanted.path).expanduser(), wanted.split, skip_bad=skip_bad)
+    path = Path(wanted.path).expanduser()
+    return DATASETS[wanted.kind].load(path, wanted.split, skip_bad=skip_bad)

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nescio._validation import checked_choice
-from nescio.errors import InputError, ShapeError
+from nescio.errors import ShapeError
 from nescio.lab.data.split import Indices, Reader
 
 Images = NDArray[np.floating[Any]]
@@ -94,8 +93,8 @@ CORRUPTIONS: dict[str, Callable[[Images, Images, np.random.Generator], Images]] 
 SYNTHETIC_SETS = tuple(CORRUPTIONS)[:5]
 """The names of the paper's five sets."""
 
-NORMALISED = ("gaussian_noise", "clipped_gaussian_noise", "uniform_noise", "unnormalised")
-"""Those of `CORRUPTIONS` that return the network's input; the others return pixels in [0, 1]."""
+# They return the network's input; the others return pixels in [0, 1].
+_INPUTS = ("gaussian_noise", "clipped_gaussian_noise", "uniform_noise", "unnormalised")
 
 
 def corrupt(
@@ -107,41 +106,13 @@ def corrupt(
     mean: ArrayLike,
     std: ArrayLike,
 ) -> Images:
-    """Return one of the sets as pixels; the network's input is `(pixels - mean) / std`.
+    """Return images and their partners, of shape (n, 3, h, w), corrupted; as pixels.
 
     The paper draws its noise in the input space of the classifier. So the noise is normal or
-    uniform after the normalisation, and its pixels may be outside [0, 1]. The two means and the
-    jigsaw have pixels within [0, 1].
-
-    Parameters
-    ----------
-    name : str
-        One of `CORRUPTIONS`.
-    images : array of shape (n, 3, h, w)
-        In-distribution images within [0, 1]; the noises use only their shape.
-    partners : array of shape (n, 3, h, w)
-        The other image of each pair, for the two means.
-    rng : numpy.random.Generator
-        For a result that does not depend on the batch, pass one image at a time, each with its
-        own generator.
-    mean, std : array-like of shape (3,)
-        The network's normalisation, by channel.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> images = rng.random((2, 3, 8, 8))
-    >>> corrupt("jigsaw", images, images[::-1], rng, mean=[0.5] * 3, std=[0.5] * 3).shape
-    (2, 3, 8, 8)
+    uniform after the normalisation by `mean` and `std`, and its pixels may be outside [0, 1].
     """
-    checked_choice("corruption", name, tuple(CORRUPTIONS))
-    if not (images.min() >= 0 and images.max() <= 1):
-        raise InputError(
-            f"images must be pixels within [0, 1], got {images.min():.3g} to {images.max():.3g}. "
-            "Apply corruptions before the normalisation."
-        )
     made = CORRUPTIONS[name](images, partners, rng)
-    if name in NORMALISED:
+    if name in _INPUTS:
         std, mean = (np.asarray(values, np.float32)[:, None, None] for values in (std, mean))
         made = made * std + mean
     return made.astype(images.dtype, copy=False)

@@ -3,8 +3,8 @@
 A scene shows one to four digits on a two by two grid. Its labels say which of the digits 0 to 6 it
 contains. Scenes that contain only 7, 8 and 9 are out-of-distribution: as in the paper, only the
 meaning differs. Patches of scikit-learn's two photographs, in grey, and smooth noise are further
-from the data. (The noise differs from that of `nescio.lab.data.corrupt`, which ODIN and Mahalanobis
-are tuned on.)
+from the data. (The noise differs from that of `CORRUPTIONS`, which ODIN and Mahalanobis are tuned
+on.)
 
 The scenes were fixed before any detector was run on them.
 """

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nescio._io.files import existing_file
 from nescio._io.tables import arrow_errors
-from nescio.errors import DatasetError, FileFormatError, ParameterError, require
+from nescio.errors import DatasetError, ParameterError, require
 from nescio.lab.data.split import (
     HOW_TO,
     BadFile,
@@ -193,11 +193,8 @@ def load_table(path: str | Path, split: str = "", *, skip_bad: bool = False) -> 
 def _read(path: Path) -> Rows:
     if path.suffix.lower() == ".parquet":
         parquet = require("pyarrow.parquet", "files")
-        try:
-            with arrow_errors(path):
-                cells = parquet.read_table(path).to_pylist()
-        except FileFormatError as error:
-            raise DatasetError(str(error)) from error
+        with arrow_errors(path):
+            cells = parquet.read_table(path).to_pylist()
         return {f"{path}, row {number}": row for number, row in enumerate(cells)}
     if path.suffix.lower() != ".csv":
         raise DatasetError(f"cannot read {path}: expected a .csv or .parquet file.")

@@ -32,18 +32,15 @@ from nescio.lab.data.split import (
 HALVES_SEED = 2021
 """Of the halves of a list that nescio makes itself."""
 
-# --- MS-COCO 2014 ---------------------------------------------------------------------------------
+# --- MS-COCO --------------------------------------------------------------------------------------
 
-_COCO_ANNOTATIONS = {
-    "train": "annotations/instances_train2014.json",
-    "val": "annotations/instances_val2014.json",
-    "test": "annotations/image_info_test2014.json",
-}
+_COCO = "MS-COCO"
+_COCO_ANNOTATIONS = {"train": "instances_train", "val": "instances_val", "test": "image_info_test"}
 COCO_SPLITS = tuple(_COCO_ANNOTATIONS)
 
 
-def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
-    """Index MS-COCO 2014.
+def load_coco(root: str | Path, split: str, *, year: int = 2014, skip_bad: bool = False) -> Split:
+    """Index MS-COCO.
 
     The labels are the categories of the annotation file, in the order of their ids: 80 in the
     official file, fewer in a smaller one. An image has a label if at least one object is annotated
@@ -56,13 +53,15 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
         The folder that contains `annotations/`, `train2014/`, `val2014/` and `test2014/`.
     split : {"train", "val", "test"}
         The labels of "test" are not published, so its `labels` are None.
+    year : {2014, 2017}
+        The paper has 2014. The two split the same labelled images differently.
     skip_bad : bool, default False
         As for `load`.
     """
     check_split("coco", split, COCO_SPLITS)
     root = Path(root)
-    file = root / _COCO_ANNOTATIONS[split]
-    find_folder("MS-COCO 2014", file.parent)
+    file = root / "annotations" / f"{_COCO_ANNOTATIONS[split]}{year}.json"
+    find_folder(_COCO, file.parent)
     files, names, annotations = _parse_coco(file)
     labels = np.zeros((len(files), len(names)), np.uint8)
     row = {image: number for number, image in enumerate(files)}
@@ -72,9 +71,9 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
             what = f"category {category}" if image in row else f"image {image}"
             raise DatasetError(f"{file}: an annotation refers to {what}, which is not in the file.")
         labels[row[image], column[category]] = 1
-    folder = find_folder(f"MS-COCO 2014 {split} images", root / f"{split}2014")
+    folder = find_folder(f"{_COCO} {split} images", root / f"{split}{year}")
     indexed = Split(
-        dataset="coco",
+        dataset="coco" if year == 2014 else f"coco{year}",
         name=split,
         root=root,
         files=tuple(f"{folder.name}/{name}" for name in files.values()),
@@ -86,7 +85,7 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
 
 def _parse_coco(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[int, int]]]:
     """Return files by image id, names by category id, and the two ids of each annotation."""
-    text = read_text("MS-COCO 2014", file)
+    text = read_text(_COCO, file)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -248,26 +248,6 @@ def find_damaged(
     return tuple(bad)
 
 
-def without_damaged(split: Split, on_images: Callable[[int], object] = lambda count: None) -> Split:
-    """Return the split without the images that cannot be read; decodes every one.
-
-    They are added to `Split.skipped`. `on_images` is as for `find_damaged`.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> import PIL.Image
-    >>> from nescio.lab.data import load_folder
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = pathlib.Path(folder, "1.png").write_bytes(b"not an image")
-    ...     PIL.Image.new("L", (4, 3)).save(pathlib.Path(folder, "2.png"))
-    ...     split = without_damaged(load_folder(folder))
-    >>> split.files
-    ('2.png',)
-    """
-    return split.without(find_damaged(split, on_images))
-
-
 # --- reading images -------------------------------------------------------------------------------
 
 
@@ -322,7 +302,7 @@ class Reader:
         except DatasetError as error:
             raise DatasetError(
                 f"{error} Fix the file, or leave it out: --skip-bad, or "
-                "nescio.lab.data.without_damaged(split)."
+                "split.without(nescio.lab.data.find_damaged(split))."
             ) from error
         if self.augmentation is None:
             return self.preprocessing.pixels(image)

@@ -157,15 +157,28 @@ _PARTS = "parametrizations.weight."  # what torch puts before the names of a wei
 _STEPS = 100  # of the power method: singular values that are close together need many
 
 
+def _inside(module: str, layers: Sequence[str]) -> list[str]:
+    """Return the layers in a module, or the module itself if it is one; raise if there are none."""
+    inside = [path for path in layers if f"{path}.".startswith(f"{module}.")]
+    if not inside:
+        raise ParameterError(
+            f"spectral_norm names {module!r}, but the trained layers are {listed(layers)}."
+        )
+    return inside
+
+
 class SpectralNorm:
     """Keeps the weights of trained layers at the spectral norm 1 (Miyato et al., 2018).
 
     A weight, as a matrix with one row per output, is divided by its largest singular value, which
     one step of the power method per batch keeps track of. docs/how-to/train-a-network.md says why.
-    Layers without gradients stay as they are, and a saved network has plain weights.
+    Layers without gradients stay as they are, and a saved network has plain weights. `chosen` names
+    modules, such as "backbone.conv1", if only the layers in these are normalised.
     """
 
-    def __init__(self, network: nn.Module, trained: nn.Module) -> None:
+    def __init__(
+        self, network: nn.Module, trained: nn.Module, chosen: bool | Sequence[str] = True
+    ) -> None:
         self.network = network
         parts = set(trained.modules())
         self.layers = {
@@ -177,6 +190,9 @@ class SpectralNorm:
             and isinstance(layer.weight, nn.Parameter)
             and layer.weight.requires_grad
         }
+        if not isinstance(chosen, bool):
+            paths = [path for name in chosen for path in _inside(name, [*self.layers])]
+            self.layers = {path: self.layers[path] for path in paths}
         if not self.layers:
             raise ParameterError(
                 "spectral_norm needs a convolution or a linear layer to train, but the network has "

@@ -366,22 +366,19 @@ def _ranking_sentence(fprs: Mapping[str, Spread], fpr_name: str, _: Pair) -> str
         rest = [name for name in fprs if name not in leaders]
         after = f"; next is {rest[0]} with {fprs[rest[0]]}" if rest else ""
         return f"{head}{after}."
-    return f"{head}, {JOINT} is {_place(fprs, JOINT)} of {len(fprs)} with {fprs[JOINT]}."
+    return f"{head}, {JOINT} is number {_place(fprs, JOINT)} of {len(fprs)} with {fprs[JOINT]}."
 
 
 def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> str:
     """Say where the chosen detector stands, then the one it is compared with, then the best."""
-    places = [f"{name} lets {fprs[name]} % through ({_place(fprs, name)})" for name in pair]
+    places = [f"{name} lets {fprs[name]} % through (place {_place(fprs, name)})" for name in pair]
     best = next(iter(fprs))
     hindsight = "" if best in pair else f" In hindsight, {best} is the best, with {fprs[best]} %."
     return f"{', '.join(places)} of {len(fprs)} detectors ({fpr_name}).{hindsight}"
 
 
-def _place(fprs: Mapping[str, Spread], name: str) -> str:
-    place = 1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values())
-    special = {1: "st", 2: "nd", 3: "rd"}
-    ending = "th" if 10 <= place % 100 <= 20 else special.get(place % 10, "th")
-    return f"{place}{ending}"
+def _place(fprs: Mapping[str, Spread], name: str) -> int:
+    return 1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values())
 
 
 def _cells(name: str, spreads: Spreads, first: Evaluation | None) -> list[dict[str, Any]]:

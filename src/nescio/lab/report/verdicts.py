@@ -7,6 +7,7 @@ import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +29,8 @@ from nescio.lab.report.cases import (
     strangeness,
     why_no_pictures,
 )
-from nescio.lab.report.figures import MAX, Flags, Pair, label_names, true_or_predicted
-from nescio.metrics.by_label import LabelRates, label_rates, sample_labels
+from nescio.lab.report.figures import MAX, Pair, label_names, true_or_predicted
+from nescio.metrics.by_label import label_rates, sample_labels
 from nescio.monitor import Monitor
 from nescio.monitor.report import ADVICE, CHANGES, FEW
 from nescio.outputs import Outputs
@@ -430,18 +431,19 @@ def flagged_by_label(
     """
     labels = sample_labels(evidence.id_outputs)
     counts = true_or_predicted(evidence.id_outputs).sum(axis=1)
-    by_label = _rates(above, labels.has, label_names(evidence), ood_above)
+    rates = partial(label_rates, above, threshold=0.0)
+    by_label = rates(labels.has, ood_above, label_names=label_names(evidence))
     surest = sorted(by_label.labels, key=lambda rate: -(rate.false_alarms.low or 0.0))
     tables = {"Label": surest[:_LABELS_SHOWN], "Frequency of the label": by_label.by_frequency}
     groups = evidence.id_outputs.kept.get(GROUP)
     if groups is not None:  # of the user, the most flagged first
         names = np.unique(groups)
-        by_group = _rates(above, groups[:, None] == names, names.tolist())
+        by_group = rates(groups[:, None] == names, label_names=names.tolist())
         tables["Group"] = list(by_group.labels[:_GROUPS_SHOWN])
     counts = np.minimum(counts, _MANY)
     numbers = np.unique(counts)
     written = [f"{n} or more" if n == _MANY else str(n) for n in numbers]
-    by_count = _rates(above, counts[:, None] == numbers, written)
+    by_count = rates(counts[:, None] == numbers, label_names=written)
     tables["Number of labels"] = sorted(by_count.labels, key=lambda rate: written.index(rate.name))
     kind, text = "predicted" if evidence.id_outputs.labels is None else "true", by_label.summary()
     if by_label.suffering:
@@ -458,11 +460,5 @@ def flagged_by_label(
         "text": text,
         "tables": tables,
         "n_hidden": len(surest) - len(tables["Label"]),
-        "longest": max(rate.false_alarms.value for rates in tables.values() for rate in rates) or 1,
+        "longest": max(rate.false_alarms.value for shown in tables.values() for rate in shown) or 1,
     }
-
-
-def _rates(
-    above: Values, has: Flags, names: Sequence[str], ood_above: Values | None = None
-) -> LabelRates:
-    return label_rates(above, has, ood_above, threshold=0.0, label_names=names)
