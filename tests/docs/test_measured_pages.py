@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks" / "detection"))
 
+import beside_paper
 import claims
 import which_detector
 
@@ -121,6 +122,18 @@ def test_sentences_on_tables_have_the_numbers_of_the_table():
     assert f"{whole['combined']} % get through instead of {whole['knn']} %" in page
     others = f"{group['mahalanobis']} % and {group['lof']} %"
     assert f"let through {others}, `knn` {group['knn']} %" in page
+
+
+def test_the_rows_beside_the_papers_are_those_of_the_committed_results(capsys):
+    beside_paper.main()
+    beside, of_voc = tables(capsys.readouterr().out.strip())
+    assert beside in (ROOT / "docs" / "explanation" / "coco70.md").read_text("utf-8")
+    assert of_voc in (ROOT / "docs" / "explanation" / "voc20.md").read_text("utf-8")
+    assert "| PASCAL-VOC, `voc20` | JointEnergy | 41.01 / 91.10 / 86.33 | 10.87 / " in beside
+    text = words_of("docs/explanation/voc20.md")
+    lines = beside_paper.read_lines(beside_paper.RESULTS / "voc20.jsonl")
+    maps = [line.manifest["training"]["best"]["val_map"] for line in lines]
+    assert f"a validation mAP of {min(maps):.4f} to {max(maps):.4f}" in text
 
 
 def test_compared_with_shows_the_committed_results():

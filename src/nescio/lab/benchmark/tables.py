@@ -221,8 +221,7 @@ def network_table(lines: Sequence[Line]) -> Table:
 
 def _network_cell(title: str, value: Any) -> TableCell:
     text = "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
-    code = bool(value) and title in ("network", "hash")
-    return (TablePart(text, code=code),)
+    return (TablePart(text, code=bool(text) and title in ("network", "hash")),)
 
 
 def _tuned(manifest: Mapping[str, Any]) -> dict[str, str]:
