@@ -96,7 +96,7 @@ def size_remark(id_name: str, ood: str, n_images: int) -> str:
         return ""
     return (
         f"{ood} has {n_images:,} images for {id_name}, but the paper's numbers imply about "
-        f"{theirs:,}. AUPR depends on this number: do not compare it."
+        f"{theirs:,}. AUPR depends on this number: do not compare AUPR."
     )
 
 

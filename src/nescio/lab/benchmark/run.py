@@ -173,7 +173,7 @@ def _network_lines(pipeline: Pipeline, path: Path) -> list[Line]:
     tuning = pipeline.tuning(checkpoint, train)
     val_file = pipeline.outputs(checkpoint, data.val)
     val = Outputs.load(val_file)
-    if data.source.network and val.labels is not None:
+    if data.source.network and val.labels is not None and val.labels.any():
         area = pipeline.settings.training.map_area
         val_map = mean_average_precision(val.labels, val.logits, area=area)
         training = {**training, "best": {"val_map": val_map}}
