@@ -28,8 +28,8 @@ TRACEABLE = [
     name for name in ns.DETECTORS if ns.DETECTORS[name].traceable and name not in OF_FEATURES
 ]
 EXPORTED = {*SCORES, *(name for name, kind in ns.DETECTORS.items() if kind.traceable), "combined"}
-# These call the same kernel; the last step of max_energy and max_prob rounds differently.
-SAME_TO_THE_LAST_BIT = set(ns.scores.SCORES) - {"max_energy", "max_prob"}
+# These call the same kernel; the last step of the other three rounds differently.
+SAME_TO_THE_LAST_BIT = set(ns.scores.SCORES) - {"max_energy", "max_prob", "exp_joint_energy"}
 REFUSED = ("odin", "mahalanobis_perturbed", "lof", "isolation_forest")
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
