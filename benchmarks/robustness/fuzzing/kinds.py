@@ -499,7 +499,7 @@ def benchmark_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
         outputs.save(path, force=True)
     scored = Scored(np.arange(12.0), {"noise": np.arange(12.0)})
     evidence = Evidence("pets", 0, outputs, {"noise": outputs}, {"max_logit": scored})
-    save = partial(save_evidence, evidence=evidence, outputs_paths=paths)
+    save = partial(save_evidence, evidence=evidence, outputs_paths=paths, val_path=paths["pets"])
     stored = (_saved(save, folder, "x.safetensors"),)
 
     def scores(path: Path) -> object:
