@@ -218,6 +218,7 @@ def test_a_checkpoint_of_the_paper_is_converted(succeeds, fails, coco_tree, tmp_
     assert "has 3 labels" in fails(*command, names, "-o", tmp_path / "x.safetensors")
 
 
+@pytest.mark.filterwarnings("ignore:ImageNet has:nescio.errors.ImplausibleValuesWarning")
 def test_from_the_authors_files_to_the_tables(nescio, succeeds, paper_data, tmp_path):
     """The shortest route of docs/how-to/reproduce-the-paper.md, with the names of their code."""
     backbone, head = paper_files(tmp_path, 20)
