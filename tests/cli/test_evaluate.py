@@ -263,7 +263,7 @@ def test_a_saved_detector_is_compared_as_it_is(succeeds, outputs, tmp_path):
     sets = ("--id", "test.safetensors", "--ood", "other.safetensors")
     succeeds("report", *sets, "--detector", "knn.nescio", "-o", "r.html")
     page = (tmp_path / "r.html").read_text("utf-8")
-    assert re.search(r"knn \(knn\) lets \S+ % through \(place \d\), joint_energy lets", page)
+    assert re.search(r"knn \(knn\) lets \S+ % through \(place \d+\), joint_energy lets", page)
     assert "<code>knn with standard settings</code>: it learns from data" in page
 
 
