@@ -73,6 +73,16 @@ def test_the_faults_are_what_they_say(rng):
     np.testing.assert_allclose(faulty(IMAGES, "0 to 1", images), images / 255, rtol=1e-6)
     for made in (faulty(IMAGES, "0 to 1", images / 7 - 9), faulty(IMAGES, "0 to 1", images * 0.0)):
         assert (made.min(), made.max()) in ((0, 1), (0, 0))
+    normalised = images / 255 / np.array([0.2, 0.3, 0.4])[:, None, None]
+    for fault, of_all in (("black", np.min), ("white", np.max), ("grey", np.mean)):
+        for pixels, axes in (
+            (normalised, (0, 2, 3)),
+            (normalised.transpose(0, 2, 3, 1), (0, 1, 2)),
+        ):
+            expected = np.broadcast_to(of_all(pixels, axis=axes, keepdims=True), pixels.shape)
+            np.testing.assert_allclose(faulty(IMAGES, fault, pixels), expected)
+    noise = faulty(IMAGES, "noise", normalised)
+    assert (noise.max((0, 2, 3)) <= normalised.max((0, 2, 3))).all()
     texts = ["one two", "", "x  y\nz"]
     assert faulty(TEXTS, "empty", texts) == ["", "", ""]
     assert faulty(TEXTS, "repeated", texts) == ["one one", "", "x x x"]
@@ -185,17 +195,17 @@ def test_faults_within_the_range_of_each_column_are_no_reason_to_warn():
     assert "so 'shuffled', 'mirrored', 'noise' may be ordinary." in str(check)
     with warnings.catch_warnings():
         warnings.simplefilter("error", BlindSpotWarning)
-        warn_of_blind_spots(check, "Try another.")
+        warn_of_blind_spots(check, has_learned=True)
     flagged["x 10"] = 0.4
-    with pytest.warns(BlindSpotWarning, match="40% of x 10.* Try another"):
-        warn_of_blind_spots(check, "Try another.")
+    with pytest.warns(BlindSpotWarning, match="40% of x 10.*If such inputs"):
+        warn_of_blind_spots(check, has_learned=True)
     dependent = ns.SelfCheck("knn", "input", 30, changes, {**flagged, "x 10": 1.0}, 0.05)
     with pytest.warns(BlindSpotWarning, match="10% of mirrored, 40% of noise"):
-        warn_of_blind_spots(dependent, "Try another.")
+        warn_of_blind_spots(dependent, has_learned=True)
     images = {"black": 1.0, "noise": 0.4}  # random pixels are no ordinary image
     check = ns.SelfCheck("knn", "input", 30, dict.fromkeys(images, ""), images, 0.05)
     with pytest.warns(BlindSpotWarning, match="40% of noise"):
-        warn_of_blind_spots(check, "Try another.")
+        warn_of_blind_spots(check, has_learned=True)
 
 
 def test_columns_are_independent_if_their_correlations_are_small(table, rng):
@@ -207,13 +217,13 @@ def test_columns_are_independent_if_their_correlations_are_small(table, rng):
         assert wrapped.checked.independent == independent
 
 
-def test_the_advice_fits_the_model(table):
+def test_the_advice_names_no_detector_that_may_be_worse(table):
     model, x = table
     with pytest.warns(BlindSpotWarning, match=r"\(fit\) sees more"):
         ns.wrap(model, detector="joint_energy").calibrate(x[400:])
-    with pytest.warns(BlindSpotWarning, match="Try another detector") as caught:
+    with pytest.warns(BlindSpotWarning, match="If such inputs can come") as caught:
         ns.wrap(model, detector="linear_probe").fit(x[:400], x[:400] > 5).calibrate(x[400:])
-    assert "layer" not in str(caught[0].message)  # a scikit-learn model has none
+    assert "(fit)" not in str(caught[0].message)
 
 
 def test_a_classifier_with_verdicts_is_checked_too(table):
@@ -261,9 +271,10 @@ def test_the_numbers_of_a_data_frame_change_and_its_words_stay(table):
     wrapped = ns.wrap(model, detector="joint_energy").calibrate(frame[400:])
     assert wrapped.checked.n_samples == 50
     assert "error" not in str(wrapped.checked)
-    assert list(wrapped.checked.flagged)[-5:] == [
-        *("zeros", "shuffled", "noise", "missing", "new words")
+    assert list(wrapped.checked.flagged)[-7:] == [
+        *("unit / 1000", "shifted", "zeros", "shuffled", "noise", "missing", "new words")
     ]
+    assert 5 < (seen[-7] < 1).sum() < 15  # one of five columns in each of 50 rows
     assert (seen[-5] == 0).all()
     assert np.isnan(seen[-2]).all()
     assert all(named <= {"high", "low"} for named in words[:-1])

@@ -132,13 +132,10 @@ class ColumnRange(NamedTuple):
         """Write the value, the usual range and the excess."""
         value, usual = self.value, "rare or new"
         if not isinstance(value, str):
-            # The rest is the room for rounding that a range has.
+            # The rest of an end is the room for rounding that a range has.
             unit = max(self.high - self.low, abs(self.high) * 1e-6) or 1.0
-            value, low, high = (
-                f"{round(number / unit, 5) * unit + 0.0:.5g}"
-                for number in (value, self.low, self.high)
-            )
-            usual = f"{low} to {high}"
+            low, high = (round(end / unit, 5) * unit + 0.0 for end in (self.low, self.high))
+            value, usual = f"{value:.5g}", f"{low:.4g} to {high:.4g}"
         return value, usual, f"{self.excess:.3g}"
 
     def text(self) -> str:
@@ -464,8 +461,8 @@ class ExplainedVerdicts(Result):
     def __getitem__(self, row: int) -> Reason:
         raise NotImplementedError
 
-    def with_columns(self, shown: Shown) -> Self:
-        """Return a copy that shows features as a reader knows them."""
+    def with_columns(self, shown: Shown, layer: str = "features") -> Self:
+        """Return a copy that shows features, or another layer, as a reader knows them."""
         return self
 
     def __iter__(self) -> Iterator[Reason]:
@@ -647,9 +644,9 @@ class PartsExplanation(ExplainedVerdicts):
         )
         return replace(self, nearest=nearest, explanations=inner)
 
-    def with_columns(self, shown: Shown) -> Self:
-        """Return a copy that shows features as a reader knows them."""
-        inner = tuple(None if e is None else e.with_columns(shown) for e in self.explanations)
+    def with_columns(self, shown: Shown, layer: str = "features") -> Self:
+        """Return a copy that shows features, or another layer, as a reader knows them."""
+        inner = tuple(e and e.with_columns(shown, layer) for e in self.explanations)
         return replace(self, explanations=inner)
 
     def __getitem__(self, row: int) -> Reason:
@@ -721,9 +718,9 @@ class RangesExplanation(ExplainedVerdicts):
     names: Sequence[str] | None = None
     values: Array | None = None
 
-    def with_columns(self, shown: Shown) -> Self:
-        """Return a copy that shows features as a reader knows them."""
-        return replace(self, **shown(self)) if self.layer == "features" else self
+    def with_columns(self, shown: Shown, layer: str = "features") -> Self:
+        """Return a copy that shows features, or another layer, as a reader knows them."""
+        return replace(self, **shown(self)) if self.layer == layer else self
 
     def __getitem__(self, row: int) -> Reason:
         distances, excess, length, beyond = (

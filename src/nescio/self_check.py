@@ -161,6 +161,17 @@ def _wrong_scale(images: Array) -> Array:
     return images / 255 if images.max() > _LARGEST else images * 255
 
 
+def _of_channels(images: Array, function: Callable[..., Array]) -> Array:
+    """Return the smallest, largest or mean value of each channel, which come first or last."""
+    axes = (0, 2, 3) if images.shape[1] <= images.shape[3] else (0, 1, 2)
+    return function(images, axis=axes, keepdims=True).astype(images.dtype)
+
+
+def _random_pixels(images: Array, rng: Generator) -> Array:
+    low, high = _of_channels(images, np.min), _of_channels(images, np.max)
+    return rng.uniform(low, high, images.shape).astype(images.dtype)
+
+
 def _from_0_to_1(images: Array) -> Array:
     if images.dtype == np.uint8:
         return images.astype(np.float32) / 255
@@ -188,8 +199,9 @@ FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
         ),
     },
     IMAGES: {
-        "black": ("all pixels the smallest value", lambda x, _: np.full_like(x, x.min())),
-        "white": ("all pixels the largest value", lambda x, _: np.full_like(x, x.max())),
+        "black": ("each channel its smallest value", lambda x, _: 0 * x + _of_channels(x, np.min)),
+        "white": ("each channel its largest value", lambda x, _: 0 * x + _of_channels(x, np.max)),
+        "grey": ("each channel its mean value", lambda x, _: 0 * x + _of_channels(x, np.mean)),
         "inverted": ("dark is bright", lambda x, _: x.max() - (x - x.min())),
         "wrong scale": ("not normalised: values 255 times off", lambda x, _: _wrong_scale(x)),
         "0 to 1": ("values from 0 to 1, not normalised", lambda x, _: _from_0_to_1(x)),
@@ -197,10 +209,7 @@ FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
             "the pixels of each image shuffled",
             lambda x, rng: rng.permuted(x.reshape(len(x), -1), axis=1).reshape(x.shape),
         ),
-        _NOISE: (
-            "random pixels",
-            lambda x, rng: rng.uniform(x.min(), x.max(), x.shape).astype(x.dtype),
-        ),
+        _NOISE: ("random pixels", _random_pixels),
     },
     TEXTS: {
         "empty": ("no text at all", lambda texts, _: ["" for _ in texts]),
@@ -227,15 +236,25 @@ def _of_numbers(make: Make, frame: Any, rng: Generator) -> Any:
     return frame.assign(**dict(zip(numbers, _changed(make, rng, values).T, strict=True)))
 
 
+def _one_column(factor: float, rows: Array, _: Generator) -> Array:
+    """Return rows with one column in another unit: in each row the next one."""
+    place = np.arange(len(rows))[:, None] % max(1, rows.shape[1])
+    return np.where(np.arange(rows.shape[1]) == place, rows * factor, rows)
+
+
 def _new_words(frame: Any, _: Generator) -> Any:
     return frame.assign(**dict.fromkeys(frame.select_dtypes(WORDS), _NEW_WORD))
 
 
+_UNITS: dict[str, tuple[str, Make]] = {
+    "unit x 1000": ("one column of each row times 1000", partial(_one_column, 1000)),
+    "unit / 1000": ("one column of each row divided by 1000", partial(_one_column, 1 / 1000)),
+}
 FAULTS[TABLES] = {
     **{
         fault: (what, partial(_of_numbers, make))
-        for fault, (what, make) in FAULTS[NUMBERS].items()
-        if fault != _MIRRORED  # there are enough without it
+        for fault, (what, make) in {**_UNITS, **FAULTS[NUMBERS]}.items()
+        if fault not in (_SCALED, "/ 10", _MIRRORED)
     },
     "missing": ("all numbers missing", partial(_of_numbers, lambda x, _: x * np.nan)),
     "new words": ("unknown words", _new_words),
@@ -297,14 +316,15 @@ def spread_rows(n_rows: int, n_samples: int) -> NDArray[np.intp]:
     return np.linspace(0, n_rows - 1, min(n_rows, n_samples)).astype(np.intp)
 
 
-def warn_of_blind_spots(check: SelfCheck, advice: str) -> None:
+def warn_of_blind_spots(check: SelfCheck, *, has_learned: bool) -> None:
     """Warn if faults are let through, unless these can leave ordinary data.
 
     A model that counts words does not see their order, for example.
     """
     if not check.lets_through.keys() <= check.may_be_ordinary:
+        fit = "A detector that has learned from training inputs and labels (fit) sees more. "
         warn(
-            f"{check.summary()} {advice} Or reject such inputs before the model. The attribute "
-            "`checked` has the table.",
+            f"{check.summary()} {'' if has_learned else fit}If such inputs can come, test for them "
+            "before the model. The attribute `checked` has the table.",
             BlindSpotWarning,
         )

@@ -131,6 +131,7 @@ def test_what_cannot_become_a_graph_says_what_to_do(tmp_path):
 def test_the_file_knows_the_columns_of_a_table_and_their_units(tmp_path):
     frame = pd.DataFrame(INPUTS, columns=NAMES)
     frame.iloc[::20, 0] = np.nan
+    frame["column 2"] = np.exp(frame["column 2"])  # counts by its logarithm
     read = ColumnTransformer(
         [("read", make_pipeline(SimpleImputer(), StandardScaler()), NAMES[:3])]
     )
@@ -146,6 +147,10 @@ def test_the_file_knows_the_columns_of_a_table_and_their_units(tmp_path):
     turned = strange[NAMES[::-1]].assign(other="text")  # columns are found by name
     np.testing.assert_allclose(
         exported(turned).assessment.scores, guarded(strange).assessment.scores
+    )
+    below = frame[NEW][:3].assign(**{"column 2": [-1.0, 0.0, 1e-9]})
+    np.testing.assert_allclose(
+        exported(below).assessment.scores, guarded(below).assessment.scores, rtol=1e-4
     )
     for row in range(2):
         ours, theirs = (each.explain(strange)[row].by_column() for each in (guarded, exported))

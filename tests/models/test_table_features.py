@@ -2,9 +2,15 @@
 
 import numpy as np
 import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
+import nescio as ns
 from nescio.errors import IgnoredColumnsWarning, InputError
-from nescio.models.table_features import TableFeatures
+from nescio.models.table_features import TableFeatures, in_units
 
 
 def test_the_features_of_a_table():
@@ -40,6 +46,41 @@ def test_columns_of_0_and_1_and_columns_without_numbers_stay():
     pandas = pytest.importorskip("pandas")
     with pytest.raises(InputError, match="infinity in 1 rows"):
         TableFeatures().fit(pandas.DataFrame({"a": [1.0, np.inf, 3.0]}))
+
+
+def test_a_column_that_is_mostly_small_counts_by_its_logarithm(rng):
+    incomes, sizes = np.exp(rng.normal(10, 1, 500)), rng.normal(170, 8, 500)
+    visits = rng.negative_binomial(1, 0.25, 500).astype(float)
+    x = np.stack([incomes, sizes, visits], axis=1)
+    features = TableFeatures().fit(x)
+    np.testing.assert_allclose(features.bends_, [incomes.min(), 0, 1])
+
+    def moved(*row):
+        known = features.transform(x)[:, :3]
+        row = features.transform([row])[0, :3]
+        return (row - known.min(0)) / np.ptp(known, axis=0)
+
+    usual = moved(20_000, 170, 2)
+    assert ((usual > 0) & (usual < 1)).all()
+    low, middle, few = moved(incomes.min() / 1000, 160, 0)
+    assert low == pytest.approx(moved(0, 160, 0)[0], abs=0.01)
+    assert low < -0.1  # of the values as they are, it is -0.003
+    assert few == 0
+    assert moved(-incomes.min(), 160, -1)[[0, 2]] == pytest.approx([2 * low, -0.3], abs=0.05)
+    known = in_units(features.units(), features.transform(x))
+    np.testing.assert_allclose(known, x, atol=1e-9)
+
+
+def test_columns_are_found_by_name_if_the_pipeline_finds_them_so(rng):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(rng.normal(size=(400, 3)), columns=list("abc"))
+    y = np.stack([table["a"] > 0, table["b"] > 0], axis=1)
+    read = ColumnTransformer([("read", StandardScaler(), list("abc"))])
+    model = make_pipeline(read, MultiOutputClassifier(LogisticRegression()))
+    guarded = ns.wrap(model.fit(table[:200], y[:200])).fit(table[:200], y[:200])
+    guarded = guarded.calibrate(table[200:])
+    others = guarded(table[list("cba")].assign(more=1))
+    np.testing.assert_array_equal(others.assessment.scores, guarded(table).assessment.scores)
 
 
 def test_an_unknown_word_has_a_column():

@@ -99,6 +99,11 @@ class _Nodes:
             kept = np.array([self.columns.index(str(name)) for name in features.columns])[kept]
         numbers = self.add("Gather", tensor, kept, axis=1)
         missing = self.add("IsNaN", numbers)
+        if (by_logarithm := features.bends_ > 0).any():
+            at = np.where(by_logarithm, features.bends_, 1.0)
+            logs = self.add("Log", self.add("Div", self.add("Max", numbers, at), at))
+            line = self.add("Sub", self.add("Div", self.add("Min", numbers, at), at), np.ones(1))
+            numbers = self.add("Where", by_logarithm, self.add("Add", logs, line), numbers)
         scaled = self.add("Div", self.add("Sub", numbers, features.mean_), features.scale_)
         scaled = self.add("Where", missing, np.zeros(1), scaled)
         flags = self.add("Cast", missing, to=self.onnx.TensorProto.DOUBLE)

@@ -19,12 +19,12 @@ import numpy as np
 from nescio._validation import Array, check_matrix, is_torch, to_numpy
 from nescio._version import __version__
 from nescio.errors import InputError, ParameterError, ShapeError
-from nescio.explain import ExplainedVerdicts
+from nescio.explain import ExplainedVerdicts, RangesExplanation
 from nescio.models.images import Preprocessing
 from nescio.models.inputs import InputBatch, batches_of, n_rows
 from nescio.models.texts import TextTokenizer, Tokens
-from nescio.outputs.outputs import PENULTIMATE, Head, check_label_names
-from nescio.scores import logits_from_probs
+from nescio.outputs.outputs import INPUT, PENULTIMATE, Head, check_label_names
+from nescio.scores import log, logits_from_probs
 
 POOLED, AUTO_LAYER = "pooled", "auto"
 """Choices of features that are not the name of a layer or of an output."""
@@ -40,6 +40,8 @@ Layers = str | Sequence[str]
 
 HEAD_TOLERANCE = 1e-4
 """How far features @ weight.T + bias may be from the logits, relative to the largest of them."""
+
+_NO_CONTRAST = 1e-3  # a standard deviation of pixels: less is as good as none
 
 
 def layer_names(features: Layers | None) -> tuple[str, ...]:
@@ -87,7 +89,7 @@ def pooled(values: Any, what: str) -> Any:
 
 
 def flat_input(values: Any, what: str) -> Any:
-    """Return the input of a model as a matrix: pooled if it is an image, else flattened."""
+    """Return the input of a model as a matrix: flattened, or what `of_channels` names of images."""
     kind = str(getattr(values, "dtype", type(values).__name__))
     if "float" not in kind:
         raise InputError(
@@ -95,9 +97,30 @@ def flat_input(values: Any, what: str) -> Any:
             "calibration. For images of bytes (uint8), pass preprocessing=... to wrap; for tokens, "
             "name another layer than 'input' (features=...)."
         )
-    if values.ndim in (0, 1, 2, 4):
+    if values.ndim == 4:
+        means = values.mean((2, 3))
+        spreads = ((values - means[..., None, None]) ** 2).mean((2, 3)) ** 0.5
+        columns = (means, log(spreads + _NO_CONTRAST))
+        return sys.modules["torch"].cat(columns, 1) if is_torch(values) else np.hstack(columns)
+    if values.ndim < 3:
         return pooled(values, what)
     return values.reshape(len(values), -1)
+
+
+def of_channels(part: RangesExplanation) -> dict[str, Any]:
+    """Name the columns that `flat_input` makes of images: mean and contrast of each channel."""
+
+    def shown(columns: Array) -> Array:
+        means, logarithms = np.split(columns, 2, axis=-1)
+        return np.concatenate([means, np.exp(logarithms) - _NO_CONTRAST], axis=-1)
+
+    channels = range(part.features.shape[1] // 2)
+    return {
+        "names": [f"{what} of channel {c}" for what in ("mean", "contrast") for c in channels],
+        "values": shown(part.features),
+        "low": shown(part.low),
+        "high": shown(part.high),
+    }
 
 
 def is_head(weight: Array, bias: Array, features: Array, logits: Array) -> bool:
@@ -195,7 +218,8 @@ class Runner(ABC):
 
     def explained(self, explanation: ExplainedVerdicts, inputs: Any) -> ExplainedVerdicts:
         """Return an explanation with the names of the features, if they have any."""
-        return explanation
+        is_image = self.preprocessing is not None or getattr(inputs, "ndim", 0) == 4
+        return explanation.with_columns(of_channels, INPUT) if is_image else explanation
 
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
         """Give weight, of this shape, and bias of layers that may be the last, likeliest first."""

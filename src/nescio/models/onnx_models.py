@@ -84,7 +84,7 @@ class OnnxRunner(Runner):
     def explained(self, explanation: ExplainedVerdicts, inputs: Any) -> ExplainedVerdicts:
         """Return an explanation with the names and units of the columns, if the file has them."""
         if self.table is None or self.features != FEATURES:
-            return explanation
+            return super().explained(explanation, inputs)
         return explanation.with_columns(partial(shown_numbers, self.table))
 
     @property
@@ -93,7 +93,9 @@ class OnnxRunner(Runner):
         table: dict[str, Any] | None = self.metadata(TABLE_KEY, dict)
         if table is not None:
             try:
-                sizes = {np.shape(np.array(table[key])) for key in ("names", "mean", "scale")}
+                sizes = {
+                    np.shape(np.array(table[key])) for key in ("names", "bends", "mean", "scale")
+                }
             except (KeyError, ValueError):
                 sizes = set()
             if len(sizes) != 1:

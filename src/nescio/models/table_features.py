@@ -22,6 +22,8 @@ from nescio.self_check import WORDS
 # A column that is nearly constant, such as a pixel at the edge, would otherwise outweigh all others
 # in the few rows where it is not.
 _MOST_DEVIATIONS = 8
+_SKEWED = 0.25  # of its range: a column with a lower mean counts by its logarithm
+_LARGEST_RATIO = 1_000  # of the median to where the logarithm begins
 _RARE = 0.01  # words of fewer rows count as one, so that ids and free text add nothing
 _MOST_COUNTED = 50  # with more rows, whole numbers that are all different are taken for ids
 
@@ -51,7 +53,7 @@ def _is_table(data: Any) -> bool:
 
 
 def _read_columns(steps: Sequence[Any], train: Any) -> list[Any] | None:
-    """Return the columns of a data frame that the steps read, if they leave some out."""
+    """Return the columns of a data frame that the steps read, if they choose them by name."""
     first: Any = steps[0] if steps else None
     while hasattr(first, "steps"):
         first = first.steps[0][1]
@@ -59,7 +61,7 @@ def _read_columns(steps: Sequence[Any], train: Any) -> list[Any] | None:
         return None
     places = first._transformer_to_input_indices
     read = {p for name, part, _ in first.transformers_ if part != "drop" for p in places[name]}
-    return None if len(read) == train.shape[1] else list(train.columns[sorted(read)])
+    return list(train.columns[sorted(read)])
 
 
 def after(steps: Sequence[Any], inputs: Any) -> Any:
@@ -73,7 +75,9 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """The columns of a table as features for detectors: standardised, and with a constant column.
 
     - Numbers have mean 0 and standard deviation 1, or less if a value is more than 8 standard
-      deviations from the mean. A column of 0 and 1 stays as it is.
+      deviations from the mean. A column of 0 and 1 stays as it is. A column that is never negative
+      and mostly small, such as incomes or counts, counts by its logarithm; below its smallest
+      positive value on a line, on which zeros and negative numbers are too.
     - Words become one column each. All words of fewer than 1 % of the rows, and those that are new,
       have one column together: ids and free text add nothing.
     - Whole numbers (of an integer type) that are all different in more than 50 rows are taken for
@@ -111,6 +115,8 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         plain = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
         filled = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
+        self.bends_ = np.where(plain, 0.0, _bends(filled))
+        filled = _bent(filled, self.bends_)
         self.mean_ = np.where(plain, 0.0, np.nanmean(filled, axis=0))
         largest = np.nanmax(np.abs(filled - self.mean_), axis=0)
         spread = np.maximum(np.nanstd(filled, axis=0), largest / _MOST_DEVIATIONS)
@@ -134,7 +140,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             flags += [known, ~known.any(1, keepdims=True)]
         return np.hstack(
             [
-                np.where(missing, 0.0, (numbers - self.mean_) / self.scale_),
+                np.where(missing, 0.0, (_bent(numbers, self.bends_) - self.mean_) / self.scale_),
                 np.hstack(flags) * self.weights_,
                 np.full((len(numbers), 1), np.sqrt(numbers.shape[1] + words.shape[1])),
             ]
@@ -143,7 +149,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _columns(self, X: Any, reset: bool) -> tuple[Floats, NDArray[np.object_]]:
         """Return the numbers, and the words as text."""
         is_frame = hasattr(X, "select_dtypes")
-        if self.columns is not None:
+        if is_frame and self.columns is not None:
             X = X[list(self.columns)]
         if reset:
             self.numbers_: list[Any] | None = None
@@ -182,14 +188,15 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         hidden[:, :n_numbers] = np.isnan(numbers) | is_flag[:, :n_numbers]
         values[hidden] = None
         ends = np.full((2, features.shape[1]), np.nan)
-        ends[:, :n_numbers] = self.mean_ + self.scale_ * np.stack([low, high])[:, :n_numbers]
+        ends[:, :n_numbers] = in_units(self.units(), np.stack([low, high]))
         names = [*self.names_, *self.names_, *np.repeat(self.words_, sizes), "constant"]
         return {"names": list(map(str, names)), "values": values, "low": ends[0], "high": ends[1]}
 
     def units(self) -> dict[str, Any]:
-        """Return the names, means and scales of the numbers: all that a graph needs to explain."""
+        """Return what turns features into the numbers of the table: all that explains a graph."""
         return {
             "names": list(map(str, self.names_)),
+            "bends": self.bends_.tolist(),
             "mean": self.mean_.tolist(),
             "scale": self.scale_.tolist(),
         }
@@ -202,21 +209,50 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 def shown_numbers(units: dict[str, Any], ranges: RangesExplanation) -> dict[str, Any]:
     """Return what `TableFeatures.shown` does, for numbers of which only the `units` are known."""
-    names, mean, scale = units["names"], np.array(units["mean"]), np.array(units["scale"])
-    n = len(names)
+    names, n = units["names"], len(units["names"])
     missing = ranges.features[:, n : 2 * n] > 0
     values = np.full(ranges.features.shape, None, dtype=object)
-    values[:, :n] = mean + scale * ranges.features[:, :n]
+    values[:, :n] = in_units(units, ranges.features)
     values[:, :n][missing] = None
     values[:, n : 2 * n][missing & (ranges.high[n : 2 * n] < 0.5)] = "missing"
     ends = np.full((2, 2 * n + 1), np.nan)
-    ends[:, :n] = mean + scale * np.stack([ranges.low, ranges.high])[:, :n]
+    ends[:, :n] = in_units(units, np.stack([ranges.low, ranges.high]))
     return {
         "names": [*names, *names, "constant"],
         "values": values,
         "low": ends[0],
         "high": ends[1],
     }
+
+
+def in_units(units: dict[str, Any], features: Floats) -> Floats:
+    """Return the numbers of a table from their features, in the units of the table."""
+    mean, scale, bends = (np.array(units[name]) for name in ("mean", "scale", "bends"))
+    bent = mean + scale * features[:, : len(mean)]
+    return np.where(bends > 0, bends * (np.exp(np.maximum(bent, 0)) + np.minimum(bent, 0)), bent)
+
+
+def _bends(numbers: Floats) -> Floats:
+    """Return from where on each column counts by its logarithm; 0 if it does not.
+
+    It does if it is never negative and mostly small, such as incomes or counts. Its few large
+    values would otherwise make the usual range so wide that 0, or a thousandth, is close to it.
+    """
+    low, high = np.nanmin(numbers, axis=0), np.nanmax(numbers, axis=0)
+    skewed = (low >= 0) & (np.nanmean(numbers, axis=0) < low + _SKEWED * (high - low))
+    positive = np.where(numbers[:, skewed] > 0, numbers[:, skewed], np.nan)
+    bends = np.zeros(numbers.shape[1])
+    bends[skewed] = np.maximum(
+        np.nanmin(positive, axis=0), np.nanmedian(positive, axis=0) / _LARGEST_RATIO
+    )
+    return bends
+
+
+def _bent(numbers: Floats, bends: Floats) -> Floats:
+    """Return the logarithm of numbers above the bend of their column, and a line below it."""
+    at = np.where(bends > 0, bends, 1.0)
+    by_logarithm = np.log(np.maximum(numbers, at) / at) + np.minimum(numbers, at) / at - 1
+    return np.where(bends > 0, by_logarithm, numbers)
 
 
 def _usual_words(column: NDArray[np.object_]) -> list[str]:

@@ -456,20 +456,12 @@ class Wrapped:
             detector, reason = default_detector(held_out=outputs, has_learned=has_learned)
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
-        calibrated, runner = Wrapped(model.runner, detector, reason), model.runner
+        calibrated = Wrapped(model.runner, detector, reason)
         if self_check:
             calibrated.checked = calibrated.self_check(
                 held_out, outputs=outputs, groups=groups, n_samples=_FEW, batch_size=batch_size
             )
-            advice = "A detector that has learned from training inputs and labels (fit) sees more."
-            if detector.learns_from:
-                advice = "Try another detector, such as 'mahalanobis'."
-                if runner.kind != "sklearn" and runner.features != INPUT:
-                    advice = (
-                        "Try an earlier layer (features='NAME', or 'input' if it is a vector), or "
-                        "another detector, such as 'mahalanobis'."
-                    )
-            warn_of_blind_spots(calibrated.checked, advice)
+            warn_of_blind_spots(calibrated.checked, has_learned=bool(detector.learns_from))
         return calibrated
 
     def self_check(

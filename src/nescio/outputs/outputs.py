@@ -47,7 +47,8 @@ PENULTIMATE = "penultimate"
 """The name of the array that is the input of the head."""
 
 INPUT = "input"
-"""The name of the array that is the input of the model: of images, the mean of each channel."""
+"""The name of the array that is the input of the model: of images, the mean and the contrast
+(the logarithm of the standard deviation) of each channel."""
 
 _ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
 
