@@ -229,7 +229,9 @@ def in_units(units: dict[str, Any], features: Floats) -> Floats:
     """Return the numbers of a table from their features, in the units of the table."""
     mean, scale, bends = (np.array(units[name]) for name in ("mean", "scale", "bends"))
     bent = mean + scale * features[:, : len(mean)]
-    return np.where(bends > 0, bends * (np.exp(np.maximum(bent, 0)) + np.minimum(bent, 0)), bent)
+    with np.errstate(over="ignore"):
+        numbers = bends * (np.exp(np.maximum(bent, 0)) + np.minimum(bent, 0))
+    return np.where(bends > 0, numbers, bent)
 
 
 def _bends(numbers: Floats) -> Floats:
