@@ -1,23 +1,30 @@
 """The graph of a scikit-learn model, in float64: skl2onnx converts its parts one by one.
 
-Linear decisions and `TableFeatures` are written here, and so are the columns of the labels:
-skl2onnx gives one matrix per label, or for decisions other columns.
+Linear decisions, trees and the usual steps for a table are written here, because skl2onnx rounds
+them to float32 and sends missing values another way. So are the columns of the labels: skl2onnx
+gives one matrix per label, or for decisions other columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import BaseEnsemble
+from sklearn.ensemble import (
+    BaseEnsemble,
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from sklearn.impute import SimpleImputer
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.multioutput import MultiOutputClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.tree import BaseDecisionTree
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 
 from nescio._validation import Array
 from nescio.errors import ExportError, require
@@ -27,11 +34,17 @@ from nescio.models.sklearn_models import SklearnRunner, split_steps
 from nescio.models.table_features import TableFeatures
 from nescio.outputs.outputs import INPUT, PENULTIMATE
 
+_BOOSTING = GradientBoostingClassifier | HistGradientBoostingClassifier
+_FORESTS = DecisionTreeClassifier | RandomForestClassifier | ExtraTreesClassifier
+_IN_PYTHON = "Run the model in Python, wrapped, and export only the detector (model=None)."
+
 
 def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[Any, list[str]]:
     """Return a graph, and the names of its outputs: logits or probabilities, then the layers."""
     nodes = _Nodes(opset, runner.columns)
     steps, final = split_steps(runner.model)
+    if isinstance(final, ClassifierChain):
+        raise ExportError(f"a ClassifierChain cannot become a graph. {_IN_PYTHON}")
     tensors = {INPUT: input_name, PENULTIMATE: nodes.after(steps, input_name)}
     if PREPARED in runner.layers:
         before, last = split_steps(runner.prepare)
@@ -77,19 +90,41 @@ class _Nodes:
     def after(self, steps: Sequence[Any], tensor: str) -> str:
         """Add the steps of a pipeline; return what they make of a tensor."""
         for step in steps:
-            fills = isinstance(step, SimpleImputer) and not step.add_indicator
+            is_identity = isinstance(step, FunctionTransformer) and step.func is None
+            if step == "passthrough" or is_identity:
+                continue
             if isinstance(step, Pipeline):
                 tensor = self.after([part for _, part in step.steps], tensor)
+            elif isinstance(step, ColumnTransformer) and not step.transformer_weights:
+                tensor = self._column_transformer(step, tensor)
             elif isinstance(step, TableFeatures):
                 tensor = self._table_features(step, tensor)
-            elif fills and step.missing_values is np.nan:  # skl2onnx would round to float32
-                filled = step.statistics_.astype(np.float64)
-                tensor = self.add("Where", self.add("IsNaN", tensor), filled, tensor)
+            elif isinstance(step, SimpleImputer) and step.missing_values is np.nan:
+                tensor = self._filled(step, tensor)
             elif isinstance(step, StandardScaler) and step.with_mean and step.with_std:
                 tensor = self.add("Div", self.add("Sub", tensor, step.mean_), step.scale_)
-            elif step != "passthrough":
+            else:
                 tensor = self._converted(step, tensor)
         return tensor
+
+    def _column_transformer(self, transformer: ColumnTransformer, tensor: str) -> str:
+        columns, parts = transformer._transformer_to_input_indices, []
+        for name, part, _ in transformer.transformers_:
+            if part != "drop" and len(columns[name]):
+                taken = self.add("Gather", tensor, np.array(columns[name]), axis=1)
+                parts.append(self.after([part], taken))
+        return self.add("Concat", *parts, axis=1)
+
+    def _filled(self, imputer: SimpleImputer, tensor: str) -> str:
+        values = imputer.statistics_.astype(np.float64)
+        missing = self.add("IsNaN", tensor)
+        filled = self.add("Where", missing, values, tensor)
+        if np.isnan(values).any():  # columns without any value are dropped
+            filled = self.add("Gather", filled, np.flatnonzero(~np.isnan(values)), axis=1)
+        if not imputer.add_indicator:
+            return filled
+        flags = self.add("Gather", missing, imputer.indicator_.features_, axis=1)
+        return self.add("Concat", filled, self._double(flags), axis=1)
 
     def _table_features(self, features: TableFeatures, tensor: str) -> str:
         if features.words_:
@@ -101,19 +136,22 @@ class _Nodes:
         missing = self.add("IsNaN", numbers)
         scaled = self.add("Div", self.add("Sub", numbers, features.mean_), features.scale_)
         scaled = self.add("Where", missing, np.zeros(1), scaled)
-        flags = self.add("Cast", missing, to=self.onnx.TensorProto.DOUBLE)
-        flags = self.add("Mul", flags, features.weights_)
+        flags = self.add("Mul", self._double(missing), features.weights_)
         nothing = self.add("MatMul", flags, np.zeros((len(features.kept_), 1)))
         constant = self.add("Add", nothing, np.array([len(features.kept_) ** 0.5]))
         return self.add("Concat", scaled, flags, constant, axis=1)
 
     def decisions(self, parts: Sequence[Any], tensor: str) -> str:
-        """Add the decisions of linear models, one column per label."""
+        """Add the decisions of linear models or of boosted trees, one column per label."""
+        if all(_is_boosting(part) for part in parts):
+            columns = [self._boosting(part, tensor) for part in parts]
+            return self.add("Concat", *columns, axis=1)
         if not all(hasattr(part, "coef_") for part in parts):
             raise ExportError(
-                "only linear decisions, of labels that the training data has, can be exported. If "
-                "the model has predict_proba: wrap it with output='predict_proba', and calibrate "
-                "again. If not, export only the detector (model=None)."
+                "only decisions of linear models and of gradient boosting, of labels that the "
+                "training data has, can be exported. If the model has predict_proba: wrap it with "
+                "output='predict_proba', and calibrate again. If not, export only the detector "
+                "(model=None)."
             )
         weight = np.vstack([part.coef_ for part in parts]).astype(np.float64)
         bias = np.hstack([part.intercept_ for part in parts]).astype(np.float64)
@@ -121,21 +159,89 @@ class _Nodes:
 
     def probs(self, parts: Sequence[Any], tensor: str) -> str:
         """Add the probabilities that labels are present, one column per label."""
-        matrices = [self._converted(part, tensor, zipmap=False) for part in parts]
-        if isinstance(parts[0].classes_, list):  # of shape (n_labels, n_samples, 2)
-            matrices = [self.add("Transpose", self.add("Gather", *matrices, np.array(1), axis=2))]
-        elif len(parts) > 1:  # each of shape (n_samples, 2)
-            matrices = [self.add("Gather", matrix, np.array([1]), axis=1) for matrix in matrices]
-        probs = self.add("Concat", *matrices, axis=1)
+        if all(_is_boosting(part) for part in parts):
+            return self.add("Sigmoid", self.decisions(parts, tensor))
+        if all(isinstance(part, _FORESTS) for part in parts):
+            columns = [self._forest(part, tensor) for part in parts]
+        else:
+            columns = [self._converted(part, tensor, zipmap=False) for part in parts]
+            if len(parts) > 1:  # each of shape (n_samples, 2)
+                columns = [self.add("Gather", each, np.array([1]), axis=1) for each in columns]
+        probs = self.add("Concat", *columns, axis=1)
         return self.add("Clip", probs, np.array(0.0), np.array(1.0))  # sums of trees round
+
+    def _forest(self, forest: Any, tensor: str) -> str:
+        kinds = forest.classes_ if forest.n_outputs_ > 1 else [forest.classes_]
+        members, trees = getattr(forest, "estimators_", [forest]), []
+        for member in members:
+            counts = member.tree_.value  # (n_nodes, n_labels, n_classes)
+            present = np.zeros(counts.shape[1:])
+            for label, classes in enumerate(kinds):
+                present[label, : len(classes)] = classes == 1
+            shares = (counts * present).sum(axis=2) / counts.sum(axis=2)
+            trees.append(_tree(member.tree_, shares / len(members)))
+        return self._sum_of_trees(trees, self._rounded(tensor))
+
+    def _boosting(self, model: Any, tensor: str) -> str:
+        if isinstance(model, GradientBoostingClassifier):
+            start = model._raw_predict_init(np.zeros((1, model.n_features_in_)))
+            trees = [
+                _tree(each.tree_, model.learning_rate * each.tree_.value[:, :, 0])
+                for each in model.estimators_[:, 0]
+            ]
+            tensor = self._rounded(tensor)
+        else:
+            start, trees = model._baseline_prediction, []
+            for (tree,) in model._predictors:
+                each = tree.nodes
+                names = ("feature_idx", "num_threshold", "left", "right", "missing_go_to_left")
+                arrays = [each[name] for name in names]
+                trees.append(_Tree(*arrays, each["is_leaf"] == 1, each["value"][:, None]))
+        return self.add("Add", self._sum_of_trees(trees, tensor), np.ravel(start))
+
+    def _sum_of_trees(self, trees: Sequence[_Tree], tensor: str) -> str:
+        """Add trees that compare in float64; return the sums of the leaves that rows reach."""
+        sizes = [len(tree.left) for tree in trees]
+        tree_ids = np.repeat(np.arange(len(trees)), sizes)
+        node_ids = np.concatenate([np.arange(size) for size in sizes])
+        nodes = _Tree(*(np.concatenate(arrays) for arrays in zip(*trees, strict=True)))
+        held = nodes.is_leaf[:, None] & (nodes.values != 0)
+        held[:, 0] = nodes.is_leaf  # no leaf may be empty
+        leaves, targets = np.nonzero(held)
+        split, as_tensor = ~nodes.is_leaf, self.onnx.numpy_helper.from_array
+        sums = self.add(
+            "TreeEnsembleRegressor",
+            tensor,
+            domain="ai.onnx.ml",
+            n_targets=nodes.values.shape[1],
+            nodes_treeids=tree_ids,
+            nodes_nodeids=node_ids,
+            nodes_modes=np.where(split, "BRANCH_LEQ", "LEAF").tolist(),
+            nodes_featureids=(nodes.feature * split).astype(np.int64),
+            nodes_values_as_tensor=as_tensor(np.where(split, nodes.threshold, 0.0)),
+            nodes_truenodeids=(nodes.left * split).astype(np.int64),
+            nodes_falsenodeids=(nodes.right * split).astype(np.int64),
+            nodes_missing_value_tracks_true=nodes.missing_left.astype(np.int64),
+            target_treeids=tree_ids[leaves],
+            target_nodeids=node_ids[leaves],
+            target_ids=targets,
+            target_weights_as_tensor=as_tensor(nodes.values[leaves, targets]),
+        )
+        return self._double(sums)
+
+    def _double(self, tensor: str) -> str:
+        return self.add("Cast", tensor, to=self.onnx.TensorProto.DOUBLE)
+
+    def _rounded(self, tensor: str) -> str:
+        """Round to float32, as scikit-learn does before it compares with thresholds in float64."""
+        return self._double(self.add("Cast", tensor, to=self.onnx.TensorProto.FLOAT))
 
     def _converted(self, estimator: Any, tensor: str, **options: bool) -> str:
         """Add what skl2onnx makes of an estimator; return its last output.
 
         scikit-learn's trees read float32. For some other models, only that can be run.
         """
-        is_tree = isinstance(estimator, BaseEnsemble | BaseDecisionTree)
-        for number in ("Float",) if is_tree else ("Double", "Float"):
+        for number in ("Float",) if isinstance(estimator, BaseEnsemble) else ("Double", "Float"):
             try:
                 part = self._part(estimator, number, options)
                 open_session(part.SerializeToString())
@@ -144,28 +250,22 @@ class _Nodes:
                 cause = error
         else:
             raise ExportError(
-                f"skl2onnx cannot convert this {type(estimator).__name__}: {str(cause)[:200]}. Run "
-                "the model in Python, wrapped, and export only the detector (model=None)."
+                f"skl2onnx cannot convert this {type(estimator).__name__}: {str(cause)[:200]}. "
+                f"{_IN_PYTHON}"
             ) from cause
         part = self.onnx.compose.add_prefix(part, f"part_{len(self.nodes)}/")
-        inputs, types = part.graph.input, self.onnx.TensorProto
-        for column, value in enumerate(inputs):  # a matrix, or columns by their names
-            columns = [column] if len(inputs) > 1 else range(estimator.n_features_in_)
-            taken = self.add("Gather", tensor, np.array(columns), axis=1)
-            self.add("Cast", taken, output=value.name, to=getattr(types, number.upper()))
+        kind = getattr(self.onnx.TensorProto, number.upper())
+        self.add("Cast", tensor, output=part.graph.input[0].name, to=kind)
         self.nodes += part.graph.node
         self.constants += part.graph.initializer
-        return self.add("Cast", part.graph.output[0].name, to=types.DOUBLE)
+        return self._double(part.graph.output[0].name)
 
     def _part(self, estimator: Any, number: str, options: dict[str, bool]) -> Any:
         """Return the graph of an estimator that takes these numbers, with its last output only."""
         kind = getattr(require("skl2onnx.common.data_types", "onnx"), f"{number}TensorType")
-        inputs = [("x", kind([None, estimator.n_features_in_]))]
-        if isinstance(estimator, ColumnTransformer) and hasattr(estimator, "feature_names_in_"):
-            inputs = [(name, kind([None, 1])) for name in estimator.feature_names_in_]
         part = require("skl2onnx", "onnx").convert_sklearn(
             estimator,
-            initial_types=inputs,
+            initial_types=[("x", kind([None, estimator.n_features_in_]))],
             options={id(estimator): options},
             target_opset=self.opsets,
         )
@@ -173,3 +273,31 @@ class _Nodes:
         pruned = self.ir.from_proto(part)
         self.ir.passes.common.RemoveUnusedNodesPass()(pruned)
         return self.ir.to_proto(pruned)
+
+
+class _Tree(NamedTuple):
+    """The nodes of a tree: one row each, of `values` one column per output."""
+
+    feature: Array
+    threshold: Array
+    left: Array
+    right: Array
+    missing_left: Array
+    is_leaf: Array
+    values: Array
+
+
+def _tree(tree: Any, values: Array) -> _Tree:
+    left, right = tree.children_left, tree.children_right
+    missing_left = tree.missing_go_to_left
+    return _Tree(tree.feature, tree.threshold, left, right, missing_left, left < 0, values)
+
+
+def _is_boosting(model: Any) -> bool:
+    """Return whether these are boosted trees whose decision is a log-odds, of numbers alone."""
+    if getattr(model, "is_categorical_", None) is not None:
+        raise ExportError(
+            "a HistGradientBoostingClassifier with categorical_features cannot become a graph. "
+            f"{_IN_PYTHON}"
+        )
+    return isinstance(model, _BOOSTING) and model.loss == "log_loss"
