@@ -188,7 +188,8 @@ class SklearnRunner(Runner):
 
     def describe(self) -> dict[str, Any]:
         """Return what a manifest says about the model."""
-        return {**super().describe(), "sklearn_version": sklearn.__version__}
+        versions = {"sklearn_version": sklearn.__version__, "n_columns": self.n_features}
+        return {**super().describe(), **versions}
 
 
 @contextmanager
