@@ -665,10 +665,10 @@ class PartsExplanation(ExplainedVerdicts):
                 float(self.part_scores[row, part]),
                 float(self.part_p_values[row, part]),
                 float(self.shares[row, part]),
-                explanation and replace(explanation[row], part_of=self.detector),
+                None if own is None else replace(own[row], part_of=self.detector),
                 () if near is None else tuple(n for n in near[row].tolist() if n not in (-1, "")),
             )
-            for part, (name, explanation, near) in enumerate(
+            for part, (name, own, near) in enumerate(
                 zip(self.parts, self.explanations, self.nearest, strict=True)
             )
         ]

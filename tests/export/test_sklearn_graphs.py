@@ -138,7 +138,7 @@ def test_what_cannot_become_a_graph_says_what_to_do(tmp_path):
         exported(ClassifierChain(LogisticRegression()), INPUTS)
     kinds = INPUTS.round() % 5
     by_kind = HistGradientBoostingClassifier(max_iter=3, categorical_features=[0])
-    with pytest.raises(ExportError, match="with categorical_features cannot become a graph"):
+    with pytest.raises(ExportError, match="with categorical features cannot become a graph"):
         exported(MultiOutputClassifier(by_kind), kinds)
     unknown = make_pipeline(FunctionTransformer(np.abs), OneVsRestClassifier(LinearSVC()))
     with pytest.raises(ExportError, match=r"skl2onnx cannot convert this FunctionTransformer: \w"):

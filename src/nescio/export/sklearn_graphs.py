@@ -43,14 +43,17 @@ def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[A
     """Return a graph, and the names of its outputs: logits or probabilities, then the layers."""
     nodes = _Nodes(opset, runner.columns)
     steps, final = split_steps(runner.model)
-    if isinstance(final, ClassifierChain):
-        raise ExportError(f"a ClassifierChain cannot become a graph. {_IN_PYTHON}")
+    by_label = isinstance(final, MultiOutputClassifier | OneVsRestClassifier)
+    parts = final.estimators_ if by_label else [final]
+    for part in parts:
+        categorical = getattr(part, "is_categorical_", None) is not None
+        if categorical or isinstance(part, ClassifierChain):
+            name = type(part).__name__ + " with categorical features" * categorical
+            raise ExportError(f"a {name} cannot become a graph. {_IN_PYTHON}")
     tensors = {INPUT: input_name, PENULTIMATE: nodes.after(steps, input_name)}
     if PREPARED in runner.layers:
         before, last = split_steps(runner.prepare)
         tensors[PREPARED] = nodes.after([*before, last], input_name)
-    by_label = isinstance(final, MultiOutputClassifier | OneVsRestClassifier)
-    parts = final.estimators_ if by_label else [final]
     add = nodes.probs if runner.from_probs else nodes.decisions
     names = [add(parts, tensors[PENULTIMATE]), *(tensors[layer] for layer in runner.layers)]
     outputs = [nodes.add("Identity", name) for name in names]  # no output may be an input
@@ -143,9 +146,8 @@ class _Nodes:
 
     def decisions(self, parts: Sequence[Any], tensor: str) -> str:
         """Add the decisions of linear models or of boosted trees, one column per label."""
-        if all(_is_boosting(part) for part in parts):
-            columns = [self._boosting(part, tensor) for part in parts]
-            return self.add("Concat", *columns, axis=1)
+        if all(map(_is_boosting, parts)):
+            return self.add("Concat", *(self._trees(part, tensor) for part in parts), axis=1)
         if not all(hasattr(part, "coef_") for part in parts):
             raise ExportError(
                 "only decisions of linear models and of gradient boosting, of labels that the "
@@ -159,10 +161,10 @@ class _Nodes:
 
     def probs(self, parts: Sequence[Any], tensor: str) -> str:
         """Add the probabilities that labels are present, one column per label."""
-        if all(_is_boosting(part) for part in parts):
+        if all(map(_is_boosting, parts)):
             return self.add("Sigmoid", self.decisions(parts, tensor))
         if all(isinstance(part, _FORESTS) for part in parts):
-            columns = [self._forest(part, tensor) for part in parts]
+            columns = [self._trees(part, tensor) for part in parts]
         else:
             columns = [self._converted(part, tensor, zipmap=False) for part in parts]
             if len(parts) > 1:  # each of shape (n_samples, 2)
@@ -170,45 +172,20 @@ class _Nodes:
         probs = self.add("Concat", *columns, axis=1)
         return self.add("Clip", probs, np.array(0.0), np.array(1.0))  # sums of trees round
 
-    def _forest(self, forest: Any, tensor: str) -> str:
-        kinds = forest.classes_ if forest.n_outputs_ > 1 else [forest.classes_]
-        members, trees = getattr(forest, "estimators_", [forest]), []
-        for member in members:
-            counts = member.tree_.value  # (n_nodes, n_labels, n_classes)
-            present = np.zeros(counts.shape[1:])
-            for label, classes in enumerate(kinds):
-                present[label, : len(classes)] = classes == 1
-            shares = (counts * present).sum(axis=2) / counts.sum(axis=2)
-            trees.append(_tree(member.tree_, shares / len(members)))
-        return self._sum_of_trees(trees, self._rounded(tensor))
-
-    def _boosting(self, model: Any, tensor: str) -> str:
-        if isinstance(model, GradientBoostingClassifier):
-            start = model._raw_predict_init(np.zeros((1, model.n_features_in_)))
-            trees = [
-                _tree(each.tree_, model.learning_rate * each.tree_.value[:, :, 0])
-                for each in model.estimators_[:, 0]
-            ]
-            tensor = self._rounded(tensor)
-        else:
-            start, trees = model._baseline_prediction, []
-            for (tree,) in model._predictors:
-                each = tree.nodes
-                names = ("feature_idx", "num_threshold", "left", "right", "missing_go_to_left")
-                arrays = [each[name] for name in names]
-                trees.append(_Tree(*arrays, each["is_leaf"] == 1, each["value"][:, None]))
-        return self.add("Add", self._sum_of_trees(trees, tensor), np.ravel(start))
-
-    def _sum_of_trees(self, trees: Sequence[_Tree], tensor: str) -> str:
-        """Add trees that compare in float64; return the sums of the leaves that rows reach."""
+    def _trees(self, model: Any, tensor: str) -> str:
+        """Add the trees of a model, compared in float64; return the sums of the leaves reached."""
+        if not isinstance(model, HistGradientBoostingClassifier):  # the others round to float32
+            tensor = self._double(self.add("Cast", tensor, to=self.onnx.TensorProto.FLOAT))
+        start, trees = _trees_of(model)
         sizes = [len(tree.left) for tree in trees]
         tree_ids = np.repeat(np.arange(len(trees)), sizes)
         node_ids = np.concatenate([np.arange(size) for size in sizes])
-        nodes = _Tree(*(np.concatenate(arrays) for arrays in zip(*trees, strict=True)))
-        held = nodes.is_leaf[:, None] & (nodes.values != 0)
-        held[:, 0] = nodes.is_leaf  # no leaf may be empty
+        nodes = _Tree(*map(np.concatenate, zip(*trees, strict=True)))
+        split = nodes.left.astype(np.int64) > 0
+        held = ~split[:, None] & (nodes.values != 0)
+        held[:, 0] = ~split  # no leaf may be empty
         leaves, targets = np.nonzero(held)
-        split, as_tensor = ~nodes.is_leaf, self.onnx.numpy_helper.from_array
+        doubles = self.onnx.numpy_helper.from_array
         sums = self.add(
             "TreeEnsembleRegressor",
             tensor,
@@ -217,24 +194,20 @@ class _Nodes:
             nodes_treeids=tree_ids,
             nodes_nodeids=node_ids,
             nodes_modes=np.where(split, "BRANCH_LEQ", "LEAF").tolist(),
-            nodes_featureids=(nodes.feature * split).astype(np.int64),
-            nodes_values_as_tensor=as_tensor(np.where(split, nodes.threshold, 0.0)),
-            nodes_truenodeids=(nodes.left * split).astype(np.int64),
-            nodes_falsenodeids=(nodes.right * split).astype(np.int64),
-            nodes_missing_value_tracks_true=nodes.missing_left.astype(np.int64),
+            nodes_featureids=np.where(split, nodes.feature, 0),
+            nodes_values_as_tensor=doubles(np.where(split, nodes.threshold, 0.0)),
+            nodes_truenodeids=np.where(split, nodes.left, 0),
+            nodes_falsenodeids=np.where(split, nodes.right, 0),
+            nodes_missing_value_tracks_true=nodes.missing_left,
             target_treeids=tree_ids[leaves],
             target_nodeids=node_ids[leaves],
             target_ids=targets,
-            target_weights_as_tensor=as_tensor(nodes.values[leaves, targets]),
+            target_weights_as_tensor=doubles(nodes.values[leaves, targets]),
         )
-        return self._double(sums)
+        return self.add("Add", self._double(sums), np.ravel(start))
 
     def _double(self, tensor: str) -> str:
         return self.add("Cast", tensor, to=self.onnx.TensorProto.DOUBLE)
-
-    def _rounded(self, tensor: str) -> str:
-        """Round to float32, as scikit-learn does before it compares with thresholds in float64."""
-        return self._double(self.add("Cast", tensor, to=self.onnx.TensorProto.FLOAT))
 
     def _converted(self, estimator: Any, tensor: str, **options: bool) -> str:
         """Add what skl2onnx makes of an estimator; return its last output.
@@ -276,28 +249,42 @@ class _Nodes:
 
 
 class _Tree(NamedTuple):
-    """The nodes of a tree: one row each, of `values` one column per output."""
+    """The nodes of a tree: one row each, of `values` one column per label."""
 
+    values: Array
     feature: Array
     threshold: Array
     left: Array
     right: Array
     missing_left: Array
-    is_leaf: Array
-    values: Array
 
 
-def _tree(tree: Any, values: Array) -> _Tree:
-    left, right = tree.children_left, tree.children_right
-    missing_left = tree.missing_go_to_left
-    return _Tree(tree.feature, tree.threshold, left, right, missing_left, left < 0, values)
+def _trees_of(model: Any) -> tuple[Any, list[_Tree]]:
+    """Return what the sum of the leaves starts from, and the trees."""
+    if isinstance(model, HistGradientBoostingClassifier):
+        names = ("feature_idx", "num_threshold", "left", "right", "missing_go_to_left")
+        return model._baseline_prediction, [
+            _Tree(tree.nodes["value"][:, None], *(tree.nodes[name] for name in names))
+            for (tree,) in model._predictors
+        ]
+    if isinstance(model, GradientBoostingClassifier):
+        trees = [part.tree_ for part in model.estimators_[:, 0]]
+        start = model._raw_predict_init(np.zeros((1, model.n_features_in_)))
+        values = [model.learning_rate * tree.value[:, :, 0] for tree in trees]
+    else:
+        trees = [part.tree_ for part in getattr(model, "estimators_", [model])]
+        start, kinds = 0.0, model.classes_ if model.n_outputs_ > 1 else [model.classes_]
+        present = np.zeros(trees[0].value.shape[1:])  # (n_labels, n_classes)
+        for label, classes in enumerate(kinds):
+            present[label, : len(classes)] = classes == 1
+        counts = [tree.value / len(trees) for tree in trees]  # (n_nodes, n_labels, n_classes)
+        values = [(count * present).sum(axis=2) for count in counts]
+    return start, [
+        _Tree(v, t.feature, t.threshold, t.children_left, t.children_right, t.missing_go_to_left)
+        for t, v in zip(trees, values, strict=True)
+    ]
 
 
 def _is_boosting(model: Any) -> bool:
-    """Return whether these are boosted trees whose decision is a log-odds, of numbers alone."""
-    if getattr(model, "is_categorical_", None) is not None:
-        raise ExportError(
-            "a HistGradientBoostingClassifier with categorical_features cannot become a graph. "
-            f"{_IN_PYTHON}"
-        )
+    """Return whether these are boosted trees whose decision is a log-odds."""
     return isinstance(model, _BOOSTING) and model.loss == "log_loss"

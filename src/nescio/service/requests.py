@@ -331,6 +331,8 @@ def decode_inputs(kind: str, data: bytes) -> tuple[dict[str, Array] | list[str],
     if body.inputs is not UNSET:
         _check_arrays(body.inputs)
         inputs = {name: _nested(name, value) for name, value in body.inputs.items()}
+        if not any(array.ndim for array in inputs.values()):  # the numbers of one row
+            inputs = {name: array[None] for name, array in inputs.items()}
         return inputs, _of_rows(body)
     texts = body.texts or []
     _check_rows(len(texts), MAX_TEXTS)
@@ -388,7 +390,7 @@ def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
     if error.startswith("Expected `array`, got") and re.search(r"`\$\.\w+\[(\d+|\.\.\.)\]`", error):
         return ' Send a list of rows, also for one row: {"logits": [[1.5, -2.0, 0.3]]}.'
     if error.startswith("Expected `object`, got `array`"):
-        if "`$.inputs`" in error:
+        if kind is PredictBody:
             return ' Send the inputs of the model by name: {"inputs": {"NAME": [[...], [...]]}}.'
         return ' Send an object such as {"logits": [[1.5, -2.0, 0.3]]}.'
     if "Invalid enum value" in error:
