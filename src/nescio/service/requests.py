@@ -331,8 +331,6 @@ def decode_inputs(kind: str, data: bytes) -> tuple[dict[str, Array] | list[str],
     if body.inputs is not UNSET:
         _check_arrays(body.inputs)
         inputs = {name: _nested(name, value) for name, value in body.inputs.items()}
-        if not any(array.ndim for array in inputs.values()):  # the numbers of one row
-            inputs = {name: array[None] for name, array in inputs.items()}
         return inputs, _of_rows(body)
     texts = body.texts or []
     _check_rows(len(texts), MAX_TEXTS)
@@ -410,6 +408,8 @@ def _nested(name: str, value: msgspec.Raw) -> Array:
     text = bytes(value)
     try:
         cells = msgspec.json.decode(text)
+        if isinstance(cells, int | float):
+            raise InputError(f"input {name[:40]!r} must be a list, also for one row: [{cells}].")
         # NumPy would store every string at the length of the longest.
         if b'"' not in text:
             with contextlib.suppress(ValueError, TypeError, OverflowError):
