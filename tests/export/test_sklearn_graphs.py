@@ -69,7 +69,8 @@ MODELS = {
     "indicator, rounded values": lambda: make_pipeline(
         SimpleImputer(add_indicator=True), MultiOutputClassifier(LogisticRegression())
     ),
-    "neighbours": lambda: OneVsRestClassifier(KNeighborsClassifier()),
+    "neighbours": lambda: make_pipeline(StandardScaler(), KNeighborsClassifier()),
+    "neighbours of each label": lambda: OneVsRestClassifier(KNeighborsClassifier()),
 }
 
 

@@ -167,7 +167,9 @@ class _Nodes:
             columns = [self._trees(part, tensor) for part in parts]
         else:
             columns = [self._converted(part, tensor, zipmap=False) for part in parts]
-            if len(parts) > 1:  # each of shape (n_samples, 2)
+            if isinstance(parts[0].classes_, list):  # of shape (n_labels, n_samples, 2)
+                columns = [self.add("Transpose", self.add("Gather", *columns, np.array(1), axis=2))]
+            elif len(parts) > 1:  # each of shape (n_samples, 2)
                 columns = [self.add("Gather", each, np.array([1]), axis=1) for each in columns]
         probs = self.add("Concat", *columns, axis=1)
         return self.add("Clip", probs, np.array(0.0), np.array(1.0))  # sums of trees round
@@ -287,4 +289,5 @@ def _trees_of(model: Any) -> tuple[Any, list[_Tree]]:
 
 def _is_boosting(model: Any) -> bool:
     """Return whether these are boosted trees whose decision is a log-odds."""
-    return isinstance(model, _BOOSTING) and model.loss == "log_loss"
+    is_plain = getattr(model, "init", None) in (None, "zero")  # and starts from no other model
+    return isinstance(model, _BOOSTING) and model.loss == "log_loss" and is_plain
