@@ -439,6 +439,12 @@ def test_the_names_of_columns_labels_and_masked_labels(rng):
     guard.calibrate(ns.Outputs(logits, label_names=["cat", "dog", "car"]))
     reason = guard.explain([[900.0, 7.0, 1.0]])[0]
     assert reason.by_column().ranges[0].column == "cat"
+    usual = guard.explain(logits[:1])[0]  # the verdict is that of the combination
+    assert str(usual).startswith("in-distribution. combined")
+    for part in usual.parts:
+        assert part.reason is None or part.reason.headline().endswith(f": score {part.score:.5g}.")
+    assert "OUT" not in str(reason.by_column())
+    assert "out_of_range" in reason.by_column().headline().split(", a part of combined")[0]
     assert "dog" not in [column.column for column in reason.by_column().ranges]
     table = str(guard.explain(np.vstack([logits[:1], [[900.0, 7.0, 1.0]]]))).splitlines()
     assert (table[1].split()[-1], table[-1].endswith("  cat = 900")) == ("unusual", True)

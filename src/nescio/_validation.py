@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from nescio.errors import (
     InputError,
+    LabelMismatchError,
     NescioError,
     ParameterError,
     ProbabilitiesError,
@@ -70,6 +71,20 @@ def index_of(value: object) -> Any:
     if pandas is None or not isinstance(value, (pandas.DataFrame, pandas.Series)):
         return None
     return value.index
+
+
+def check_same_order(inputs: object, labels: object) -> None:
+    """Raise if two pandas frames have the same index in another order."""
+    index, other = index_of(inputs), index_of(labels)
+    if index is None or other is None or len(index) != len(other) or index.equals(other):
+        return
+    if index.symmetric_difference(other).empty:
+        row = int(np.argmax(index != other))
+        raise LabelMismatchError(
+            f"the index of the labels is that of the inputs in another order: row {row} is "
+            f"{str(index[row])!r} of the inputs and {str(other[row])!r} of the labels. Pass "
+            "labels.loc[inputs.index]; if the rows are in order, labels.to_numpy()."
+        )
 
 
 def to_numpy(value: Any, dtype: Any = None) -> Array:

@@ -219,6 +219,8 @@ class Reason(Result):
     ranges : tuple of ColumnRange
         Of `out_of_range`: the columns outside of their usual range, the largest excess first; if
         there are none, the few that are furthest from their mean, if they have names.
+    part_of : str
+        The combination, whose verdict counts, if this is the reason of one of its parts.
     """
 
     detector: str
@@ -232,6 +234,7 @@ class Reason(Result):
     labels: tuple[LabelTerm, ...] = ()
     parts: tuple[PartReason, ...] = ()
     ranges: tuple[ColumnRange, ...] = ()
+    part_of: str = ""
 
     @property
     def index_column(self) -> str:  # type: ignore[override]
@@ -239,7 +242,9 @@ class Reason(Result):
         return "part" if self.parts else "column" if self.ranges else "label"
 
     def headline(self) -> str:
-        """Return one line with the verdict, the score and the threshold."""
+        """Return one line with the verdict, the score and the threshold; no verdict of a part."""
+        if self.part_of:
+            return f"{self.detector}, a part of {self.part_of}: score {self.score:.5g}."
         verdict = "in-distribution" if self.in_distribution else "OUT"
         against = "at least" if self.in_distribution else "below"
         group = "" if self.group is None else f", group {self.group}"
@@ -332,6 +337,7 @@ class Reason(Result):
         for name in ("labels", "parts", "ranges"):
             pieces = values.pop(name)
             values |= {name: [piece.as_dict() for piece in pieces]} if pieces else {}
+        del values["part_of"]
         if self.parts:
             del values["term"]
         return dict(finite(values))
@@ -656,10 +662,10 @@ class PartsExplanation(ExplainedVerdicts):
                 float(self.part_scores[row, part]),
                 float(self.part_p_values[row, part]),
                 float(self.shares[row, part]),
-                None if explanation is None else explanation[row],
+                None if own is None else replace(own[row], part_of=self.detector),
                 () if near is None else tuple(n for n in near[row].tolist() if n not in (-1, "")),
             )
-            for part, (name, explanation, near) in enumerate(
+            for part, (name, own, near) in enumerate(
                 zip(self.parts, self.explanations, self.nearest, strict=True)
             )
         ]

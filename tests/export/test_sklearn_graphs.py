@@ -5,7 +5,11 @@ import onnxruntime
 import pandas as pd
 import pytest
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -14,7 +18,7 @@ from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 import nescio as ns
@@ -50,11 +54,23 @@ MODELS = {
     "scaled forest": lambda: make_pipeline(
         StandardScaler(), RandomForestClassifier(60, random_state=0)
     ),
-    "forests": lambda: MultiOutputClassifier(RandomForestClassifier(5, random_state=0)),
     "network": lambda: make_pipeline(
         StandardScaler(), MLPClassifier((8,), max_iter=20, random_state=0)
     ),
-    "neighbours": lambda: OneVsRestClassifier(KNeighborsClassifier()),
+    # New values equal the thresholds of trees, and trees send missing values to either side.
+    "forest, rounded values": lambda: RandomForestClassifier(20, random_state=0),
+    "forests, rounded values": lambda: MultiOutputClassifier(
+        RandomForestClassifier(5, random_state=0)
+    ),
+    "boosted, rounded values": lambda: MultiOutputClassifier(
+        HistGradientBoostingClassifier(max_iter=5)
+    ),
+    "boosted": lambda: MultiOutputClassifier(GradientBoostingClassifier(n_estimators=5)),
+    "indicator, rounded values": lambda: make_pipeline(
+        SimpleImputer(add_indicator=True), MultiOutputClassifier(LogisticRegression())
+    ),
+    "neighbours": lambda: make_pipeline(StandardScaler(), KNeighborsClassifier()),
+    "neighbours of each label": lambda: OneVsRestClassifier(KNeighborsClassifier()),
 }
 
 
@@ -62,6 +78,9 @@ def data(name):
     inputs = INPUTS.copy()
     if name == "missing values":
         inputs[::7, 0] = np.nan
+    if name.endswith("rounded values"):
+        inputs = inputs.round(1)
+        inputs[rng.random(inputs.shape) < 0.1] = np.nan
     return pd.DataFrame(inputs, columns=NAMES) if name == "columns by name" else inputs
 
 
@@ -114,16 +133,22 @@ def test_what_cannot_become_a_graph_says_what_to_do(tmp_path):
         wrapped = wrapped.calibrate(inputs[HELD_OUT], self_check=False)
         return ns.export_onnx(wrapped, tmp_path / "model.onnx", samples=inputs[NEW])
 
-    boosted = MultiOutputClassifier(GradientBoostingClassifier(n_estimators=3))
-    for model in (OneVsRestClassifier(SVC()), ClassifierChain(LogisticRegression()), boosted):
-        with pytest.raises(ExportError, match=r"only linear decisions.*output='predict_proba'"):
-            exported(model, INPUTS)
-    with pytest.raises(ExportError, match=r"skl2onnx cannot convert this ClassifierChain: \w"):
-        exported(ClassifierChain(LogisticRegression()), INPUTS, output="predict_proba")
+    with pytest.raises(ExportError, match=r"only decisions of linear.*output='predict_proba'"):
+        exported(OneVsRestClassifier(SVC()), INPUTS)
+    with pytest.raises(ExportError, match="a ClassifierChain cannot become a graph"):
+        exported(ClassifierChain(LogisticRegression()), INPUTS)
+    kinds = INPUTS.round() % 5
+    by_kind = HistGradientBoostingClassifier(max_iter=3, categorical_features=[0])
+    with pytest.raises(ExportError, match="with categorical features cannot become a graph"):
+        exported(MultiOutputClassifier(by_kind), kinds)
+    unknown = make_pipeline(FunctionTransformer(np.abs), OneVsRestClassifier(LinearSVC()))
+    with pytest.raises(ExportError, match=r"skl2onnx cannot convert this FunctionTransformer: \w"):
+        exported(unknown, INPUTS)
     texts = np.array([f"word{number % 7} and more" for number in range(900)], object)
     with pytest.raises(ExportError, match="one matrix of numbers, not words"):
         exported(make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LinearSVC())), texts)
     assert not list(tmp_path.iterdir())
+    boosted = MultiOutputClassifier(GradientBoostingClassifier(n_estimators=3))
     exported(boosted, INPUTS, output="predict_proba")
     assert onnxruntime.InferenceSession(tmp_path / "model.onnx")
 

@@ -298,6 +298,8 @@ def test_steps_of_your_own_need_your_word(tmp_path):
     with pytest.raises(ParameterError, match="must be a sequence of names"):
         wrapped.save_pretrained(tmp_path / "model", trusted=own)
     wrapped.save_pretrained(tmp_path / "model", trusted=[own])
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert f"""from_pretrained("path/of/this/folder", trusted=['{own}'])""" in card
     with pytest.raises(ParameterError, match="skops does not trust"):
         ns.from_pretrained(tmp_path / "model")
     assert len(ns.from_pretrained(tmp_path / "model", trusted=[own])(ROWS)) == 500

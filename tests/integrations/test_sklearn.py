@@ -27,6 +27,7 @@ from nescio.errors import (
     DefaultDetectorWarning,
     IgnoredColumnsWarning,
     InputError,
+    LabelMismatchError,
     MissingInputError,
     NescioWarning,
     ShapeError,
@@ -336,6 +337,14 @@ def test_too_few_samples_name_the_parameter(table):
         TooFewSamplesError, match=r"got 8\. The calibration samples are held_out=8 of"
     ):
         WithVerdict(SCALED, held_out=8).fit(x, y)  # no hint about the array of its features
+    pd = pytest.importorskip("pandas")
+    names = pd.DataFrame(y, columns=["a", "b", "c"])
+    with pytest.raises(
+        InputError, match=r"45 rows of the training part .* of the labels 'b': pass"
+    ):
+        WithVerdict(SCALED).fit(x[:60], names[:60].assign(b=0))
+    with pytest.raises(LabelMismatchError, match="in another order"):
+        WithVerdict(SCALED).fit(pd.DataFrame(x), names[::-1])
 
 
 # --- wrap ---------------------------------------------------------------------------------------

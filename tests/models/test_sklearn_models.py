@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import nescio as ns
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.errors import InputError, LabelMismatchError, ParameterError, ShapeError
 
 _SCALED = make_pipeline(StandardScaler(), MultiOutputClassifier(LogisticRegression()))
 DECISIONS = {
@@ -98,6 +98,17 @@ def test_data_frames_and_sparse_matrices_are_taken(multi_label):
     place = r"infinite number is in row 3 \(counted from 0\), column 'c'"
     with pytest.raises(InputError, match=place):
         ns.wrap(model).outputs(frame.assign(c=np.where(frame.index == 3, np.inf, 0.0)))
+    # Neither rows as dicts nor an array of objects are a table.
+    with pytest.raises(InputError, match=r"got a dict. Pass a table.*pd.DataFrame\(\[row\]\)"):
+        ns.wrap(model).outputs(frame.iloc[0].to_dict())
+    with pytest.raises(InputError, match=r"was trained on a data frame.*pd.DataFrame\(rows\)"):
+        ns.wrap(model).outputs(frame[:2].to_dict("records"))
+    labels = pandas.DataFrame(truth)
+    with pytest.raises(LabelMismatchError, match=r"row 0 is '0' of the inputs and '\d+' of the la"):
+        ns.wrap(model).fit(frame, labels[::-1])
+    ns.wrap(model).outputs(frame, labels=labels[::-1].to_numpy())
+    with pytest.raises(ShapeError, match="must name 4 labels, got 3 names"):
+        ns.wrap(model, label_names=list("abc"))
     turned = ns.wrap(model).calibrate(frame).predict(frame[::-1])
     assert turned.outputs.ids[:2].tolist() == [str(len(frame) - 1), str(len(frame) - 2)]
     assert ns.wrap(model).outputs(frame[:2], ids=["a", "b"]).ids.tolist() == ["a", "b"]
@@ -136,6 +147,8 @@ def test_other_forms_of_texts(of_texts, multi_label):
         wrapped.outputs([["red cat"]])
     with pytest.raises(InputError, match="there are no inputs"):
         wrapped.outputs([])
+    with pytest.raises(InputError, match=r"'lower'\. The model takes texts: pass a list of them"):
+        wrapped.outputs([1, 2])
     numbers = ns.wrap(DECISIONS["one vs rest"].fit(*multi_label))
     with pytest.raises(InputError, match=r"cannot run on these inputs: X has 3 features"):
         numbers.outputs(np.zeros((2, 3)))

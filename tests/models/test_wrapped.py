@@ -344,7 +344,7 @@ def test_the_default_does_not_make_a_vocabulary_dense():
     labels = np.array([[row % 2, row % 3 == 0] for row in range(2100)])
     model = make_pipeline(CountVectorizer(), OneVsRestClassifier(LogisticRegression()))
     model.fit(texts, labels)
-    with pytest.warns(ns.errors.DefaultDetectorWarning, match="have no features"):
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="4,200 features.*max_features=4000"):
         guarded = ns.wrap(model).fit(texts[:100], labels[:100])
     assert guarded.runner.layers == ()
     assert guarded.detector.scores_from == ("logits",)

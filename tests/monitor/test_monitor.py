@@ -228,3 +228,12 @@ def test_a_wrapped_model_and_its_predictions_are_watched(rng):
     by_prediction.update(wrapped(inputs[400:]))
     by_assessment.update(wrapped.assess(inputs[400:]))
     assert by_prediction.as_dict() == by_assessment.as_dict()
+    with pytest.raises(InputError, match=r"got a list. Pass what .* wrapped.assess\(inputs\)"):
+        by_prediction.update(inputs.tolist())
+    fitted = ns.WithVerdict(OneVsRestClassifier(LogisticRegression()), "max_logit")
+    with pytest.raises(ns.NotCalibratedError):
+        Monitor(fitted)
+    fitted.fit(inputs, inputs > 0)
+    assert Monitor(fitted).fingerprint == Monitor(fitted.detector_).fingerprint
+    with pytest.raises(ns.NotCalibratedError, match="has no detector yet: fit and calibrate it"):
+        Monitor(ns.wrap(model))

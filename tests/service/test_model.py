@@ -407,6 +407,10 @@ def test_the_columns_of_a_table_are_sent_and_explained_by_name(client, tmp_path)
     assert "pressure = 400 (usually" in str(answer["explanation"][1])
     rows = [[44.0, 118.0, 171.0], [47.0, 400.0, 169.0]]
     assert predict({"input": rows}).json()["score"] == answer["score"]
+    row = {"height": 169, "age": 47.0, "pressure": 400.0}
+    refused(predict(row), 422, "Input 'height' must be a list, also for one row: [169]")
+    refused(predict(by_name | {"input": rows}), 422, "twice: by its columns and as a matrix. Send")
+    refused(service.post("/v1/predict", json=rows), 400, '{"inputs": {"NAME": [[...], [...]]}}')
     refused(predict(by_name | {"age": [44.0]}), 422, "equally many rows")
     refused(predict(by_name | {"age": [True, False]}), 422, "Input 'age' must be numbers, got true")
     fault = "Missing: 'age'. Not known: 'Age'. Send age, pressure, height, or input."

@@ -622,6 +622,8 @@ def learning_half(n_samples: int) -> BoolArray:
 
 def require_calibration(detector: Detector) -> None:
     """Raise unless the detector is calibrated."""
+    if detector is None:
+        raise NotCalibratedError("the model has no detector yet: fit and calibrate it first.")
     if not hasattr(detector, "calibration_"):
         kind = detector if isinstance(detector, type) else type(detector)  # a class has none either
         raise NotCalibratedError(

@@ -375,6 +375,14 @@ def _obstacle(
     """Return why the combination cannot or should not learn from this data; empty if it may."""
     if train is None and not has_learned:
         return "it needs training outputs with features and labels (--train; in Python, fit)"
+    if train is not None:
+        features = train.get("features")  # left out by `fit` if the model reads too many
+        n_features = train.manifest.get("n_columns", 0) if features is None else features.shape[1]
+        if n_features > MOST_FEATURES:
+            return (
+                f"there are {n_features:,} features, and {MOST_FEATURES:,} is its limit: keep "
+                "fewer, such as by TfidfVectorizer(max_features=4000), or reduce them by PCA"
+            )
     for what, outputs, names in (
         ("training outputs", train, combined.learns_from),
         ("held-out outputs", held_out, combined.scores_from),
@@ -388,11 +396,6 @@ def _obstacle(
         return ""
     if len(train) < MIN_TRAINING:
         return f"it needs {MIN_TRAINING} training samples, and there are {len(train):,}"
-    if (n_features := train.get("features").shape[1]) > MOST_FEATURES:
-        return (
-            f"there are {n_features:,} features, and {MOST_FEATURES:,} is its limit: reduce them "
-            "first, for example by PCA"
-        )
     n_odd = _n_odd_labels(train)
     if n_odd > train.n_labels / 3:
         return (

@@ -1,23 +1,30 @@
 """The graph of a scikit-learn model, in float64: skl2onnx converts its parts one by one.
 
-Linear decisions and `TableFeatures` are written here, and so are the columns of the labels:
-skl2onnx gives one matrix per label, or for decisions other columns.
+Linear decisions, trees and the usual steps for a table are written here, because skl2onnx rounds
+them to float32 and sends missing values another way. So are the columns of the labels: skl2onnx
+gives one matrix per label, or for decisions other columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import BaseEnsemble
+from sklearn.ensemble import (
+    BaseEnsemble,
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from sklearn.impute import SimpleImputer
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.multioutput import MultiOutputClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.tree import BaseDecisionTree
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 
 from nescio._validation import Array
 from nescio.errors import ExportError, require
@@ -27,17 +34,26 @@ from nescio.models.sklearn_models import SklearnRunner, split_steps
 from nescio.models.table_features import TableFeatures
 from nescio.outputs.outputs import INPUT, PENULTIMATE
 
+_BOOSTING = GradientBoostingClassifier | HistGradientBoostingClassifier
+_FORESTS = DecisionTreeClassifier | RandomForestClassifier | ExtraTreesClassifier
+_IN_PYTHON = "Run the model in Python, wrapped, and export only the detector (model=None)."
+
 
 def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[Any, list[str]]:
     """Return a graph, and the names of its outputs: logits or probabilities, then the layers."""
     nodes = _Nodes(opset, runner.columns)
     steps, final = split_steps(runner.model)
+    by_label = isinstance(final, MultiOutputClassifier | OneVsRestClassifier)
+    parts = final.estimators_ if by_label else [final]
+    for part in parts:
+        categorical = getattr(part, "is_categorical_", None) is not None
+        if categorical or isinstance(part, ClassifierChain):
+            name = type(part).__name__ + " with categorical features" * categorical
+            raise ExportError(f"a {name} cannot become a graph. {_IN_PYTHON}")
     tensors = {INPUT: input_name, PENULTIMATE: nodes.after(steps, input_name)}
     if PREPARED in runner.layers:
         before, last = split_steps(runner.prepare)
         tensors[PREPARED] = nodes.after([*before, last], input_name)
-    by_label = isinstance(final, MultiOutputClassifier | OneVsRestClassifier)
-    parts = final.estimators_ if by_label else [final]
     add = nodes.probs if runner.from_probs else nodes.decisions
     names = [add(parts, tensors[PENULTIMATE]), *(tensors[layer] for layer in runner.layers)]
     outputs = [nodes.add("Identity", name) for name in names]  # no output may be an input
@@ -77,19 +93,41 @@ class _Nodes:
     def after(self, steps: Sequence[Any], tensor: str) -> str:
         """Add the steps of a pipeline; return what they make of a tensor."""
         for step in steps:
-            fills = isinstance(step, SimpleImputer) and not step.add_indicator
+            is_identity = isinstance(step, FunctionTransformer) and step.func is None
+            if step == "passthrough" or is_identity:
+                continue
             if isinstance(step, Pipeline):
                 tensor = self.after([part for _, part in step.steps], tensor)
+            elif isinstance(step, ColumnTransformer) and not step.transformer_weights:
+                tensor = self._column_transformer(step, tensor)
             elif isinstance(step, TableFeatures):
                 tensor = self._table_features(step, tensor)
-            elif fills and step.missing_values is np.nan:  # skl2onnx would round to float32
-                filled = step.statistics_.astype(np.float64)
-                tensor = self.add("Where", self.add("IsNaN", tensor), filled, tensor)
+            elif isinstance(step, SimpleImputer) and step.missing_values is np.nan:
+                tensor = self._filled(step, tensor)
             elif isinstance(step, StandardScaler) and step.with_mean and step.with_std:
                 tensor = self.add("Div", self.add("Sub", tensor, step.mean_), step.scale_)
-            elif step != "passthrough":
+            else:
                 tensor = self._converted(step, tensor)
         return tensor
+
+    def _column_transformer(self, transformer: ColumnTransformer, tensor: str) -> str:
+        columns, parts = transformer._transformer_to_input_indices, []
+        for name, part, _ in transformer.transformers_:
+            if part != "drop" and len(columns[name]):
+                taken = self.add("Gather", tensor, np.array(columns[name]), axis=1)
+                parts.append(self.after([part], taken))
+        return self.add("Concat", *parts, axis=1)
+
+    def _filled(self, imputer: SimpleImputer, tensor: str) -> str:
+        values = imputer.statistics_.astype(np.float64)
+        missing = self.add("IsNaN", tensor)
+        filled = self.add("Where", missing, values, tensor)
+        if np.isnan(values).any():  # columns without any value are dropped
+            filled = self.add("Gather", filled, np.flatnonzero(~np.isnan(values)), axis=1)
+        if not imputer.add_indicator:
+            return filled
+        flags = self.add("Gather", missing, imputer.indicator_.features_, axis=1)
+        return self.add("Concat", filled, self._double(flags), axis=1)
 
     def _table_features(self, features: TableFeatures, tensor: str) -> str:
         if features.words_:
@@ -106,19 +144,21 @@ class _Nodes:
             numbers = self.add("Where", by_logarithm, self.add("Add", logs, line), numbers)
         scaled = self.add("Div", self.add("Sub", numbers, features.mean_), features.scale_)
         scaled = self.add("Where", missing, np.zeros(1), scaled)
-        flags = self.add("Cast", missing, to=self.onnx.TensorProto.DOUBLE)
-        flags = self.add("Mul", flags, features.weights_)
+        flags = self.add("Mul", self._double(missing), features.weights_)
         nothing = self.add("MatMul", flags, np.zeros((len(features.kept_), 1)))
         constant = self.add("Add", nothing, np.array([len(features.kept_) ** 0.5]))
         return self.add("Concat", scaled, flags, constant, axis=1)
 
     def decisions(self, parts: Sequence[Any], tensor: str) -> str:
-        """Add the decisions of linear models, one column per label."""
+        """Add the decisions of linear models or of boosted trees, one column per label."""
+        if all(map(_is_boosting, parts)):
+            return self.add("Concat", *(self._trees(part, tensor) for part in parts), axis=1)
         if not all(hasattr(part, "coef_") for part in parts):
             raise ExportError(
-                "only linear decisions, of labels that the training data has, can be exported. If "
-                "the model has predict_proba: wrap it with output='predict_proba', and calibrate "
-                "again. If not, export only the detector (model=None)."
+                "only decisions of linear models and of gradient boosting, of labels that the "
+                "training data has, can be exported. If the model has predict_proba: wrap it with "
+                "output='predict_proba', and calibrate again. If not, export only the detector "
+                "(model=None)."
             )
         weight = np.vstack([part.coef_ for part in parts]).astype(np.float64)
         bias = np.hstack([part.intercept_ for part in parts]).astype(np.float64)
@@ -126,21 +166,62 @@ class _Nodes:
 
     def probs(self, parts: Sequence[Any], tensor: str) -> str:
         """Add the probabilities that labels are present, one column per label."""
-        matrices = [self._converted(part, tensor, zipmap=False) for part in parts]
-        if isinstance(parts[0].classes_, list):  # of shape (n_labels, n_samples, 2)
-            matrices = [self.add("Transpose", self.add("Gather", *matrices, np.array(1), axis=2))]
-        elif len(parts) > 1:  # each of shape (n_samples, 2)
-            matrices = [self.add("Gather", matrix, np.array([1]), axis=1) for matrix in matrices]
-        probs = self.add("Concat", *matrices, axis=1)
+        if all(map(_is_boosting, parts)):
+            return self.add("Sigmoid", self.decisions(parts, tensor))
+        if all(isinstance(part, _FORESTS) for part in parts):
+            columns = [self._trees(part, tensor) for part in parts]
+        else:
+            columns = [self._converted(part, tensor, zipmap=False) for part in parts]
+            if isinstance(parts[0].classes_, list):  # of shape (n_labels, n_samples, 2)
+                columns = [self.add("Transpose", self.add("Gather", *columns, np.array(1), axis=2))]
+            elif len(parts) > 1:  # each of shape (n_samples, 2)
+                columns = [self.add("Gather", each, np.array([1]), axis=1) for each in columns]
+        probs = self.add("Concat", *columns, axis=1)
         return self.add("Clip", probs, np.array(0.0), np.array(1.0))  # sums of trees round
+
+    def _trees(self, model: Any, tensor: str) -> str:
+        """Add the trees of a model, compared in float64; return the sums of the leaves reached."""
+        if not isinstance(model, HistGradientBoostingClassifier):  # the others round to float32
+            tensor = self._double(self.add("Cast", tensor, to=self.onnx.TensorProto.FLOAT))
+        start, trees = _trees_of(model)
+        sizes = [len(tree.left) for tree in trees]
+        tree_ids = np.repeat(np.arange(len(trees)), sizes)
+        node_ids = np.concatenate([np.arange(size) for size in sizes])
+        nodes = _Tree(*map(np.concatenate, zip(*trees, strict=True)))
+        split = nodes.left.astype(np.int64) > 0
+        held = ~split[:, None] & (nodes.values != 0)
+        held[:, 0] = ~split  # no leaf may be empty
+        leaves, targets = np.nonzero(held)
+        doubles = self.onnx.numpy_helper.from_array
+        sums = self.add(
+            "TreeEnsembleRegressor",
+            tensor,
+            domain="ai.onnx.ml",
+            n_targets=nodes.values.shape[1],
+            nodes_treeids=tree_ids,
+            nodes_nodeids=node_ids,
+            nodes_modes=np.where(split, "BRANCH_LEQ", "LEAF").tolist(),
+            nodes_featureids=np.where(split, nodes.feature, 0),
+            nodes_values_as_tensor=doubles(np.where(split, nodes.threshold, 0.0)),
+            nodes_truenodeids=np.where(split, nodes.left, 0),
+            nodes_falsenodeids=np.where(split, nodes.right, 0),
+            nodes_missing_value_tracks_true=nodes.missing_left,
+            target_treeids=tree_ids[leaves],
+            target_nodeids=node_ids[leaves],
+            target_ids=targets,
+            target_weights_as_tensor=doubles(nodes.values[leaves, targets]),
+        )
+        return self.add("Add", self._double(sums), np.ravel(start))
+
+    def _double(self, tensor: str) -> str:
+        return self.add("Cast", tensor, to=self.onnx.TensorProto.DOUBLE)
 
     def _converted(self, estimator: Any, tensor: str, **options: bool) -> str:
         """Add what skl2onnx makes of an estimator; return its last output.
 
         scikit-learn's trees read float32. For some other models, only that can be run.
         """
-        is_tree = isinstance(estimator, BaseEnsemble | BaseDecisionTree)
-        for number in ("Float",) if is_tree else ("Double", "Float"):
+        for number in ("Float",) if isinstance(estimator, BaseEnsemble) else ("Double", "Float"):
             try:
                 part = self._part(estimator, number, options)
                 open_session(part.SerializeToString())
@@ -149,28 +230,22 @@ class _Nodes:
                 cause = error
         else:
             raise ExportError(
-                f"skl2onnx cannot convert this {type(estimator).__name__}: {str(cause)[:200]}. Run "
-                "the model in Python, wrapped, and export only the detector (model=None)."
+                f"skl2onnx cannot convert this {type(estimator).__name__}: {str(cause)[:200]}. "
+                f"{_IN_PYTHON}"
             ) from cause
         part = self.onnx.compose.add_prefix(part, f"part_{len(self.nodes)}/")
-        inputs, types = part.graph.input, self.onnx.TensorProto
-        for column, value in enumerate(inputs):  # a matrix, or columns by their names
-            columns = [column] if len(inputs) > 1 else range(estimator.n_features_in_)
-            taken = self.add("Gather", tensor, np.array(columns), axis=1)
-            self.add("Cast", taken, output=value.name, to=getattr(types, number.upper()))
+        kind = getattr(self.onnx.TensorProto, number.upper())
+        self.add("Cast", tensor, output=part.graph.input[0].name, to=kind)
         self.nodes += part.graph.node
         self.constants += part.graph.initializer
-        return self.add("Cast", part.graph.output[0].name, to=types.DOUBLE)
+        return self._double(part.graph.output[0].name)
 
     def _part(self, estimator: Any, number: str, options: dict[str, bool]) -> Any:
         """Return the graph of an estimator that takes these numbers, with its last output only."""
         kind = getattr(require("skl2onnx.common.data_types", "onnx"), f"{number}TensorType")
-        inputs = [("x", kind([None, estimator.n_features_in_]))]
-        if isinstance(estimator, ColumnTransformer) and hasattr(estimator, "feature_names_in_"):
-            inputs = [(name, kind([None, 1])) for name in estimator.feature_names_in_]
         part = require("skl2onnx", "onnx").convert_sklearn(
             estimator,
-            initial_types=inputs,
+            initial_types=[("x", kind([None, estimator.n_features_in_]))],
             options={id(estimator): options},
             target_opset=self.opsets,
         )
@@ -178,3 +253,46 @@ class _Nodes:
         pruned = self.ir.from_proto(part)
         self.ir.passes.common.RemoveUnusedNodesPass()(pruned)
         return self.ir.to_proto(pruned)
+
+
+class _Tree(NamedTuple):
+    """The nodes of a tree: one row each, of `values` one column per label."""
+
+    values: Array
+    feature: Array
+    threshold: Array
+    left: Array
+    right: Array
+    missing_left: Array
+
+
+def _trees_of(model: Any) -> tuple[Any, list[_Tree]]:
+    """Return what the sum of the leaves starts from, and the trees."""
+    if isinstance(model, HistGradientBoostingClassifier):
+        names = ("feature_idx", "num_threshold", "left", "right", "missing_go_to_left")
+        return model._baseline_prediction, [
+            _Tree(tree.nodes["value"][:, None], *(tree.nodes[name] for name in names))
+            for (tree,) in model._predictors
+        ]
+    if isinstance(model, GradientBoostingClassifier):
+        trees = [part.tree_ for part in model.estimators_[:, 0]]
+        start = model._raw_predict_init(np.zeros((1, model.n_features_in_)))
+        values = [model.learning_rate * tree.value[:, :, 0] for tree in trees]
+    else:
+        trees = [part.tree_ for part in getattr(model, "estimators_", [model])]
+        start, kinds = 0.0, model.classes_ if model.n_outputs_ > 1 else [model.classes_]
+        present = np.zeros(trees[0].value.shape[1:])  # (n_labels, n_classes)
+        for label, classes in enumerate(kinds):
+            present[label, : len(classes)] = classes == 1
+        counts = [tree.value / len(trees) for tree in trees]  # (n_nodes, n_labels, n_classes)
+        values = [(count * present).sum(axis=2) for count in counts]
+    return start, [
+        _Tree(v, t.feature, t.threshold, t.children_left, t.children_right, t.missing_go_to_left)
+        for t, v in zip(trees, values, strict=True)
+    ]
+
+
+def _is_boosting(model: Any) -> bool:
+    """Return whether these are boosted trees whose decision is a log-odds."""
+    is_plain = getattr(model, "init", None) in (None, "zero")  # and starts from no other model
+    return isinstance(model, _BOOSTING) and model.loss == "log_loss" and is_plain

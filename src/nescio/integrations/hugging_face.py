@@ -112,7 +112,7 @@ def save_pretrained(
             loaded = write_model(
                 wrapped, temporary, samples=samples, input_shape=input_shape, trusted=trusted
             )
-            card = _card(target.resolve().name, loaded, evaluation)
+            card = _card(target.resolve().name, loaded, evaluation, trusted)
             (temporary / _CARD_FILE).write_text(card, "utf-8")
             target.mkdir(exist_ok=True)
             for name in HASHED_FILES:  # of an earlier model, perhaps of another kind
@@ -399,7 +399,12 @@ def read_estimator(path: Path, trusted: Sequence[str]) -> Any:
 # --- the model card: a README.md with the header that the hub reads -------------------------------
 
 
-def _card(title: str, wrapped: Wrapped, evaluation: Evaluation | Comparison | None) -> str:
+def _card(
+    title: str,
+    wrapped: Wrapped,
+    evaluation: Evaluation | Comparison | None,
+    trusted: Sequence[str],
+) -> str:
     """Return the text of the card of a model as it was read back from its files."""
     detector: Any = wrapped.detector
     names = wrapped.label_names
@@ -411,7 +416,7 @@ def _card(title: str, wrapped: Wrapped, evaluation: Evaluation | Comparison | No
         "input is like the data that the model was calibrated on (in-distribution). Do not trust "
         "the labels of an input that is out.",
         "## Use",
-        _USE,
+        _USE.replace(")", f", trusted={[*trusted]})", 1) if trusted else _USE,
         "## Calibration",
         _calibration_text(detector),
     ]

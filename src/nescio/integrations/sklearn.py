@@ -25,9 +25,9 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from nescio._validation import Array, multi_hot
+from nescio._validation import Array, check_same_order, multi_hot
 from nescio.detectors import Assessment, Detector
-from nescio.errors import InputError, TooFewSamplesError
+from nescio.errors import InputError, TooFewSamplesError, listed
 from nescio.explain import ExplainedVerdicts
 from nescio.models import wrap
 from nescio.models.inputs import length_of
@@ -138,6 +138,7 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         if y is None:
             raise InputError("WithVerdict requires y to be passed, but the target y is None.")
         multi_hot(y, name="y")
+        check_same_order(X, y)
         if params and sklearn.get_config()["enable_metadata_routing"]:
             params = dict(process_routing(self, "fit", **params).estimator.fit)
         along = [name for name, value in params.items() if length_of(value) == length_of(X)]
@@ -150,7 +151,18 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         )
         train, held_out, labels = parts[0], parts[1], parts[2]
         params |= dict(zip(along, parts[4::2], strict=True))
-        estimator = clone(self.estimator).fit(train, labels, **params)
+        try:
+            estimator = clone(self.estimator).fit(train, labels, **params)
+        except ValueError as error:
+            truth = multi_hot(labels)
+            same = np.flatnonzero((truth == truth[0]).all(axis=0)).tolist()
+            if not same:
+                raise
+            constant = [labels.columns[n] if hasattr(labels, "columns") else n for n in same]
+            raise InputError(
+                f"{error} The {len(truth):,} rows of the training part have a single value of the "
+                f"labels {listed(constant)}: pass more data, or leave these labels out."
+            ) from error
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
         features = self.features
         if hasattr(features, "fit"):

@@ -38,9 +38,14 @@ def batches_of(
             part = slice(start, start + rows)
             yield InputBatch(*(_rows_of(values, part, n_samples) for values in whole[:3]))
     elif is_frame(inputs) or isinstance(inputs, Mapping):  # it iterates over its names
+        advice = 'its values: frame[names].to_numpy(), or for texts their column, frame["text"].'
+        if isinstance(inputs, Mapping):
+            advice = (
+                "a table as a data frame: pd.DataFrame([row]) of one row, or pd.DataFrame(dict)."
+            )
         raise InputError(
-            f"this model takes one array or list of texts, but got a {type(inputs).__name__}. Pass "
-            'its values: frame[names].to_numpy(), or for texts their column, frame["text"].'
+            f"this model takes one array or list of texts, but got a {type(inputs).__name__}. "
+            f"Pass {advice}"
         )
     elif whole.texts is None and isinstance(inputs, Iterable) and not is_whole:
         for item in inputs:

@@ -16,7 +16,7 @@ from nescio.explain import ExplainedVerdicts
 from nescio.models.base import AUTO_LAYER, PREPARED, Runner, layer_names
 from nescio.models.inputs import as_texts, n_rows
 from nescio.models.table_features import TableFeatures, after, table_features
-from nescio.outputs.outputs import INPUT, PENULTIMATE
+from nescio.outputs.outputs import INPUT, PENULTIMATE, check_label_names
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
 _TEXTS = "pass a pipeline that begins with a vectoriser, such as TfidfVectorizer."
@@ -65,6 +65,8 @@ class SklearnRunner(Runner):
             raise ParameterError(f"{_DECISIONS} gives no probabilities: leave out from_probs.")
         settings |= {"output": output, "from_probs": output == _PROBS}
         super().__init__(model, **settings)
+        if self.label_names is not None:
+            check_label_names(self.label_names, len(self._final.classes_))
         self.layers_are_default = layer_names(settings.get("features")) in ((), (AUTO_LAYER,))
         for layer in self.layers:
             if not self.has_layer(layer):
@@ -107,7 +109,7 @@ class SklearnRunner(Runner):
         inputs = to_numpy(train) if is_torch(train) else train
         if not self.layers_are_default or not self.takes(inputs) or self.n_features > MOST_FEATURES:
             return self
-        with _explained_errors(inputs):
+        with self._explained_errors(inputs):
             features = table_features(inputs, self._steps)
         return self if features is None else self.changed(prepare=features, features=AUTO_LAYER)
 
@@ -142,7 +144,7 @@ class SklearnRunner(Runner):
         if is_torch(inputs):
             inputs = to_numpy(inputs)
         model, layers = self.model, {INPUT: inputs}
-        with _explained_errors(inputs):
+        with self._explained_errors(inputs):
             if PENULTIMATE in self.layers:  # the steps before the last run only once
                 model, inputs = self._final, after(self._steps, inputs)
                 layers[PENULTIMATE] = inputs
@@ -188,18 +190,28 @@ class SklearnRunner(Runner):
 
     def describe(self) -> dict[str, Any]:
         """Return what a manifest says about the model."""
-        return {**super().describe(), "sklearn_version": sklearn.__version__}
+        versions = {"sklearn_version": sklearn.__version__, "n_columns": self.n_features}
+        return {**super().describe(), **versions}
 
-
-@contextmanager
-def _explained_errors(inputs: Any) -> Iterator[None]:
-    try:
-        yield
-    except NescioError:
-        raise
-    except Exception as error:  # models raise many kinds
-        hint = f" For texts, {_TEXTS}" if as_texts(inputs) is not None else _infinite_cell(inputs)
-        raise InputError(f"the model cannot run on these inputs: {error}{hint}") from error
+    @contextmanager
+    def _explained_errors(self, inputs: Any) -> Iterator[None]:
+        try:
+            yield
+        except NescioError:
+            raise
+        except Exception as error:  # models raise many kinds
+            hint = _infinite_cell(inputs)
+            if as_texts(inputs) is not None:
+                hint = f" For texts, {_TEXTS}"
+            elif "no attribute 'lower'" in str(error):  # of a vectoriser
+                hint = " The model takes texts: pass a list of them."
+            elif self.columns and not hint and not hasattr(inputs, "columns"):
+                hint = (
+                    " The model was trained on a data frame. Pass one with the same columns: "
+                    "pd.DataFrame([row]) of one row as a dict, pd.DataFrame(rows) of several."
+                )
+            fault = str(error).rstrip(".")
+            raise InputError(f"the model cannot run on these inputs: {fault}.{hint}") from error
 
 
 def _infinite_cell(inputs: Any) -> str:

@@ -14,7 +14,15 @@ import numpy as np
 from nescio._charts.results import View, result_card
 from nescio._charts.svg import cut
 from nescio._io.frames import index_ids
-from nescio._validation import Array, BoolArray, check_logits, checked_whole, index_of, to_numpy
+from nescio._validation import (
+    Array,
+    BoolArray,
+    check_logits,
+    check_same_order,
+    checked_whole,
+    index_of,
+    to_numpy,
+)
 from nescio.calibration.calibration import guarantee_text
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.base import groups_at, require_calibration
@@ -219,6 +227,7 @@ class Wrapped:
         checked_whole("batch_size", batch_size, minimum=1)
         if length_of(labels) and length_of(labels) == length_of(inputs):
             as_multi_hot(labels, None, self.label_names, None)  # before the model runs for long
+        check_same_order(inputs, labels)
         arrays, own_labels, texts, n_truncated = self._run(inputs, batch_size)
         if own_labels is not None and labels is not None:
             raise InputError(

@@ -96,6 +96,7 @@ class Monitor(Result):
         window: int = 500,
         seed: int = 0,
     ) -> None:
+        detector = getattr(detector, "wrapped_", detector)  # of a nescio.WithVerdict
         detector = getattr(detector, "detector", detector)  # of a wrapped model
         require_calibration(detector)
         self.alpha = checked_share("alpha", alpha)
@@ -357,6 +358,11 @@ def resume(
 
 def checked_assessment(calibration: Calibration, assessment: Assessment) -> tuple[Floats, Codes]:
     """Return the scores and the number of the threshold of each; raise if they do not fit."""
+    if not hasattr(assessment, "p_values"):
+        raise InputError(
+            f"verdicts were expected, got a {type(assessment).__name__}.",
+            "Pass what detector.assess(outputs) or wrapped.assess(inputs) returns.",
+        )
     scores = np.asarray(assessment.scores, np.float64)
     p_values = np.asarray(assessment.p_values, np.float64)
     if p_values.ndim != 1 or scores.shape != p_values.shape:

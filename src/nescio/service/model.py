@@ -122,6 +122,7 @@ class Model:
             unknown = [repr(name[:40]) for name in sorted({*inputs} - {*columns, *self.inputs})]
             parts = (("Missing", missing), ("Not known", unknown))
             named = "".join(f" {what}: {', '.join(names[:10])}." for what, names in parts if names)
+            named = named or " The table was sent twice: by its columns and as a matrix."
             names = [", ".join([*names][:50]) for names in (columns, self.inputs) if names]
             raise InputError(f"the inputs do not fit.{named} Send {', or '.join(names)}.")
         for name in self._tokens:

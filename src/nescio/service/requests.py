@@ -388,7 +388,7 @@ def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
     if error.startswith("Expected `array`, got") and re.search(r"`\$\.\w+\[(\d+|\.\.\.)\]`", error):
         return ' Send a list of rows, also for one row: {"logits": [[1.5, -2.0, 0.3]]}.'
     if error.startswith("Expected `object`, got `array`"):
-        if "`$.inputs`" in error:
+        if kind is PredictBody:
             return ' Send the inputs of the model by name: {"inputs": {"NAME": [[...], [...]]}}.'
         return ' Send an object such as {"logits": [[1.5, -2.0, 0.3]]}.'
     if "Invalid enum value" in error:
@@ -408,6 +408,8 @@ def _nested(name: str, value: msgspec.Raw) -> Array:
     text = bytes(value)
     try:
         cells = msgspec.json.decode(text)
+        if isinstance(cells, int | float):
+            raise InputError(f"input {name[:40]!r} must be a list, also for one row: [{cells}].")
         # NumPy would store every string at the length of the longest.
         if b'"' not in text:
             with contextlib.suppress(ValueError, TypeError, OverflowError):
