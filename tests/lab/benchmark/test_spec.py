@@ -4,7 +4,9 @@ import json
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import sklearn.ensemble
 
 from nescio.detectors import DETECTORS
 from nescio.detectors.registry import parse_detector
@@ -167,6 +169,10 @@ BAD = {
         NUS_SPEC.format("fit_on = { lof = 'test' }"),
         "fit_on.lof must be 'train' or 'val'",
     ),
+    "a variant": (
+        NUS_SPEC.format("variants = { lof = 'lob' }"),
+        "there is no detector 'lob'",
+    ),
     "held-out data": (
         NUS_SPEC.format("fit_on = { combined = 'val' }"),
         "combined cannot be fitted on val, which is the held-out data",
@@ -190,6 +196,11 @@ def test_the_authors_protocol_is_a_set_of_defaults():
     assert spec.fitted_on_val() == ("lof",)
     assert spec.split_name(spec.sets[0], "val") == "authors-val"
     assert spec.split_name(spec.sets[0], "train") == "train"
+    forest = {"random_state": np.random.RandomState(42)}  # as lib.py of the authors makes it
+    train, new = np.random.default_rng(0).normal(size=(2, 300, 4))
+    theirs = sklearn.ensemble.IsolationForest(**forest).fit(train).score_samples(new)
+    ours = spec.detector("isolation_forest").fit(train).score_samples(new)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
     assert spec.train.training.select == "last"
     assert spec.train.training.batch_size == 200
     assert spec.tune.odin.label == "predicted"

@@ -49,7 +49,7 @@ from nescio.lab.benchmark.results import (
     save_evidence,
     write_lines,
 )
-from nescio.lab.benchmark.spec import BenchmarkSet, BenchmarkSpec, resolve_detector
+from nescio.lab.benchmark.spec import BenchmarkSet, BenchmarkSpec
 from nescio.lab.benchmark.tables import benchmark_tables
 from nescio.lab.data import load
 from nescio.lab.data.split import BadFile, Split, find_damaged
@@ -178,7 +178,7 @@ def _network_lines(pipeline: Pipeline, path: Path) -> list[Line]:
     id_outputs = outputs.pop(data.name)
     with pipeline.stage("evaluating", len(spec.detectors) * len(outputs)) as advance:
         comparison = compare_outputs(
-            {text: resolve_detector(text, mean_labels=data.mean_labels) for text in spec.detectors},
+            {text: spec.detector(text, mean_labels=data.mean_labels) for text in spec.detectors},
             id_outputs,
             outputs,
             train=train,
@@ -252,6 +252,7 @@ def _manifest(
         "device": pipeline.device.type,
         "features": ",".join(train.manifest["layers"]),
         "fit_on": dict(pipeline.spec.fit_on),
+        "variants": dict(pipeline.spec.variants),
         **({"held_out": {"val": on_val}} if (on_val := pipeline.spec.calibrated_on_val()) else {}),
         "bootstrap": pipeline.spec.bootstrap,
         "versions": {

@@ -75,6 +75,7 @@ class BenchmarkSpec:
     bootstrap: int = 1000  # resamples for the intervals
     features: str | None = None  # the layers that detectors read, as `extract` takes them
     fit_on: Mapping[str, str] = field(default_factory=dict)  # "train" or "val", by detector
+    variants: Mapping[str, str] = field(default_factory=dict)  # what names in detectors stand for
     nus_wide_halves: str = "nescio"  # or "authors": see `load_nus_wide`
     protocol: str = "paper"  # or "authors": see `with_protocol`
 
@@ -96,8 +97,8 @@ class BenchmarkSpec:
         for key in self.paper_tables:
             find_paper_table(key)
         _refuse_duplicates("seed", self.seeds)
-        for text in self.detectors:
-            resolve_detector(text)  # raises an error if there is no such detector
+        for text in (*self.detectors, *self.variants):
+            self.detector(text)  # raises an error if there is no such detector
         _refuse_duplicates("detector", ("".join(text.split()) for text in self.detectors))
         # Names are compared as file names, on systems that ignore upper and lower case too.
         _refuse_duplicates("set", (file_name(part.name).lower() for part in self.sets))
@@ -107,9 +108,13 @@ class BenchmarkSpec:
                     f"the set {part.name!r} has a network from a file: name a single seed."
                 )
 
+    def detector(self, text: str, *, mean_labels: int = 1) -> Detector:
+        """Return what an entry of detectors stands for."""
+        return resolve_detector(self.variants.get(text, text), mean_labels=mean_labels)
+
     def aggregates(self) -> tuple[str, ...]:
         """Return the aggregates that a detector needs outputs of perturbed inputs for."""
-        reads = {name for text in self.detectors for name in resolve_detector(text).scores_from}
+        reads = {name for text in self.detectors for name in self.detector(text).scores_from}
         return tuple(
             aggregate
             for aggregate in ("max", "sum")
@@ -123,7 +128,7 @@ class BenchmarkSpec:
 
     def calibrated_on_val(self) -> tuple[str, ...]:
         """Return the detectors that learn from held-out data, which is the validation data."""
-        return tuple(text for text in self.detectors if resolve_detector(text).learns_from_held_out)
+        return tuple(text for text in self.detectors if self.detector(text).learns_from_held_out)
 
     def split_name(self, source: BenchmarkSet, part: str) -> str:
         """Return the name of the split that is a set's "train", "val" or "test" part."""
