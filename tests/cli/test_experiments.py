@@ -97,7 +97,7 @@ WRONG = {
     "unknown to show": (("bench", "papre-main", "--show"), "no shipped benchmark 'papre-main'"),
     "no data": (("bench", "paper-main"), "paper-main needs to know where its data is"),
     "data not there": (("bench", "paper-main", "--data", "nowhere"), "nowhere/coco"),
-    "no protocol": (("bench", "paper-main", "--protocol", "x"), "must be 'paper' or 'authors'"),
+    "no protocol": (("bench", "paper-main", "--protocol", "x"), "must be 'paper' or 'authors' or"),
     "no set": (("bench", "paper-main", "--data", ".", "--set", "X"), "has no set 'X'"),
     "no such paper table": (("tables", "--paper", "9"), "the paper has no table '9'"),
     "no such format": (("tables", "-f", "pdf"), "--format must be"),

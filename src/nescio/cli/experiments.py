@@ -55,7 +55,8 @@ def bench(
         list[int] | None, Option("--seed", help="Run only this seed. May be repeated.")
     ] = None,
     protocol: Annotated[
-        str | None, "'paper' or 'authors'. Default: as the benchmark's file says."
+        str | None,
+        "'paper', 'authors' or 'authors-earlier'. Default: as the benchmark's file says.",
     ] = None,
     skip_bad: SkipBad = False,
     jobs: Annotated[

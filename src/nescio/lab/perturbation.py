@@ -33,7 +33,7 @@ from nescio.detectors import Mahalanobis
 from nescio.errors import FileFormatError, ParameterError
 from nescio.lab.data.corruptions import corrupted_batches
 from nescio.lab.data.split import Reader, Split, in_batches
-from nescio.lab.extraction import AUTO_RUNTIME, Runtimes
+from nescio.lab.extraction import AUTO_RUNTIME, Runtimes, memory_advice
 from nescio.lab.networks.network import Checkpoint, CheckpointRunner
 from nescio.lab.settings import TuneSettings
 from nescio.metrics import fpr_at_tpr
@@ -346,7 +346,8 @@ def tune(
     forward = fast.forward
     id_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
     ood_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
-    with runner.running() as module:
+    advice = f"Take a batch size (--batch-size) of less than {batch_size}."
+    with memory_advice(advice), runner.running() as module:
         for name, batches in synthetic_sets(reader, seed, batch_size, settings.synthetic):
             scores_of = id_scores if name == _ID else ood_scores
             for pixels in batches:

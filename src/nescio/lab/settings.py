@@ -93,6 +93,16 @@ class ImageSettings:
         return Preprocessing(self.size, self.mean or mean, self.std or std)
 
 
+BATCH_NORM = ("trained", "first_epoch", "fixed_weights", "fixed")
+"""How batch norm is trained.
+
+With "first_epoch", it (and dropout) is in evaluation mode from the second epoch on, so that the
+batch statistics remain those of the first. With "fixed_weights", weight and bias of the backbone's
+batch norms remain the initial ones. With "fixed", so do their statistics, and those of the head's
+batch norm remain those of the first epoch.
+"""
+
+
 @dataclass(frozen=True)
 class OptimiserSettings:
     """The section [training]: epochs, batches and the Adam optimiser."""
@@ -106,21 +116,26 @@ class OptimiserSettings:
     weight_decay: float = 0.0
     select: str = "val_loss"  # the best epoch: or by the highest "val_map", or the "last" one
     map_area: str = "step"  # or "trapezoid", as for `nescio.metrics.average_precisions`
-    # Batch norm (and dropout) is in evaluation mode from the second epoch on, so that the batch
-    # statistics remain those of the first epoch.
-    freeze_batch_norm: bool = False
+    # Images per pass, if the memory is too small for a batch: the gradients of the passes are
+    # added. The result is that of the whole batch, except for batch norm in training mode: its
+    # statistics are then of the images of a pass.
+    micro_batch: int | None = None
+    batch_norm: str = "trained"  # one of `BATCH_NORM`
     precision: str = "auto"  # bfloat16 on a GPU that supports it; or "float32"
 
     def __post_init__(self) -> None:
         checked_whole("epochs", self.epochs, minimum=1)
         checked_whole("batch_size", self.batch_size, minimum=2)
         checked_whole("seed", self.seed, minimum=0)
+        # Batches are divided evenly; with 3, no pass has the single image that batch norm rejects.
+        checked_whole("micro_batch", self.micro_batch or 3, minimum=3)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ParameterError(f"betas must lie within [0, 1), got {list(self.betas)}.")
         for name in ("lr_head", "lr_backbone", "weight_decay"):
             checked_number(name, getattr(self, name), minimum=0)
         checked_choice("select", self.select, ("val_loss", "val_map", "last"))
         checked_choice("map_area", self.map_area, ("step", "trapezoid"))
+        checked_choice("batch_norm", self.batch_norm, BATCH_NORM)
         checked_choice("precision", self.precision, ("auto", "float32"))
 
 

@@ -30,7 +30,7 @@ from nescio._io.files import to_json, write_text
 from nescio._version import __version__
 from nescio.errors import DatasetError, FileError, NonFiniteError, ParameterError
 from nescio.lab.data.split import Augmentation, Indices, Reader, Split, in_batches
-from nescio.lab.extraction import AUTO_RUNTIME, Runtimes, cached_features
+from nescio.lab.extraction import AUTO_RUNTIME, Runtimes, cached_features, memory_advice
 from nescio.lab.networks.network import (
     Architecture,
     Checkpoint,
@@ -257,10 +257,19 @@ class Trainer:
         self.device = device
         self.history: list[Epoch] = []
         network = checkpoint.network.to(device)
+        is_split = isinstance(network, Network)
         self.trained: nn.Module = network.head if settings.model.freeze else network  # type: ignore[assignment]
         self.spectral = (
             SpectralNorm(network, self.trained) if settings.model.spectral_norm else None
         )
+        self.norms = [
+            part
+            for part in network.get_submodule("backbone" if is_split else "").modules()
+            if isinstance(part, nn.modules.batchnorm._BatchNorm)
+        ]
+        if self.settings.batch_norm.startswith("fixed"):
+            for norm in self.norms:
+                norm.requires_grad_(False)
         self.optimiser = torch.optim.Adam(
             _parameter_groups(self.trained, self.settings),
             betas=self.settings.betas,
@@ -275,12 +284,15 @@ class Trainer:
 
     def run(self, on_images: Callable[[int], object], on_epoch: Callable[[Epoch], object]) -> None:
         """Train the epochs that remain."""
+        n_images = self.settings.micro_batch or self.settings.batch_size
+        advice = f"Set micro_batch in [training] (or [train.training]) to less than {n_images}."
         for number in range(len(self.history) + 1, self.settings.epochs + 1):
             # For dropout and the like: the same if the epoch is repeated.
             mixed = np.random.SeedSequence((self.settings.seed, number))
             torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> 1))
-            train_loss = self._train_epoch(number, on_images)
-            val_loss, val_map = self.validate()
+            with memory_advice(advice):
+                train_loss = self._train_epoch(number, on_images)
+                val_loss, val_map = self.validate()
             epoch = Epoch(number, train_loss, val_loss, val_map)
             self.history.append(epoch)
             self.save()
@@ -295,7 +307,10 @@ class Trainer:
         return min(self.history, key=lambda epoch: epoch.val_loss)
 
     def _train_epoch(self, number: int, on_images: Callable[[int], object]) -> float:
-        self.trained.train(number == 1 or not self.settings.freeze_batch_norm)
+        self.trained.train(number == 1 or self.settings.batch_norm in ("trained", "fixed_weights"))
+        if self.settings.batch_norm == "fixed":
+            for norm in self.norms:
+                norm.eval()
         if self.spectral:
             self.spectral.track()
         total, seed = 0.0, (self.settings.seed, number)
@@ -304,17 +319,20 @@ class Trainer:
         size = min(self.settings.batch_size, n_images)
         # An incomplete last batch is left out.
         batches = [order[start : start + size] for start in range(0, n_images - size + 1, size)]
-        for inputs, labels in self.train_data.batches(batches, seed):
-            self.optimiser.zero_grad(set_to_none=True)
+        n_passes = math.ceil(size / (self.settings.micro_batch or size))
+        passes = [part for batch in batches for part in np.array_split(batch, n_passes)]
+        for place, (inputs, labels) in enumerate(self.train_data.batches(passes, seed), 1):
             # Spectral norms are computed before autocast, in float32.
             with (
                 self.spectral.weights() if self.spectral else nullcontext(),
                 torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed),
             ):
                 logits = checked_logits(self.trained(inputs), labels.shape[1])
-            loss = binary_cross_entropy_with_logits(logits.float(), labels)
+            loss = binary_cross_entropy_with_logits(logits.float(), labels) * (len(labels) / size)
             loss.backward()  # type: ignore[no-untyped-call]
-            self.optimiser.step()
+            if place % n_passes == 0:
+                self.optimiser.step()
+                self.optimiser.zero_grad(set_to_none=True)
             total += float(loss.detach())
             on_images(len(labels))
         on_images(n_images - size * len(batches))
@@ -328,7 +346,7 @@ class Trainer:
             self.spectral.settle()
         self.trained.eval()
         truth = self.val_data.labels
-        batches = in_batches(len(truth), self.settings.batch_size)
+        batches = in_batches(len(truth), self.settings.micro_batch or self.settings.batch_size)
         with torch.inference_mode():
             logits = torch.cat(
                 [self.trained(inputs).float().cpu() for inputs, _ in self.val_data.batches(batches)]

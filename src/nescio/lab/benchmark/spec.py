@@ -77,7 +77,7 @@ class BenchmarkSpec:
     fit_on: Mapping[str, str] = field(default_factory=dict)  # "train" or "val", by detector
     variants: Mapping[str, str] = field(default_factory=dict)  # what names in detectors stand for
     nus_wide_halves: str = "nescio"  # or "authors": see `load_nus_wide`
-    protocol: str = "paper"  # or "authors": see `with_protocol`
+    protocol: str = "paper"  # one of `PROTOCOLS`
 
     def __post_init__(self) -> None:
         for name in ("detectors", "sets", "seeds"):
@@ -86,7 +86,7 @@ class BenchmarkSpec:
         checked_whole("bootstrap", self.bootstrap, minimum=0)
         layer_names(self.features)  # raises an error if it names none
         checked_choice("nus_wide_halves", self.nus_wide_halves, ("nescio", "authors"))
-        checked_choice("protocol", self.protocol, PROTOCOLS)
+        checked_choice("protocol", self.protocol, tuple(PROTOCOLS))
         for name, split in self.fit_on.items():
             checked_choice(f"fit_on.{name}", split, ("train", "val"))
             if build_detector(name).learns_from_held_out and split == "val":
@@ -205,24 +205,30 @@ def _refuse_duplicates(what: str, names: Iterable[object]) -> None:
             raise ParameterError(f"duplicate {what}: {name!r}.")
 
 
-PROTOCOLS = ("paper", "authors")
+PROTOCOLS = {
+    "paper": ("paper",),
+    "authors": ("authors",),
+    "authors-earlier": ("authors", "authors-earlier"),
+}
+"""By the name of a protocol, the files of its settings; a later one wins."""
 
 
 def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict[str, Any]:
     """Return the table of a benchmark, with a protocol's settings where it has none of its own.
 
-    The protocol is by default the one that the table names, or the paper's. The settings of the
-    authors' code are in authors.toml, and in the table's own [authors].
+    The protocol is by default the one that the table names, or the paper's. Its settings are in
+    files such as authors.toml, and in the table's own sections of their names, such as [authors].
     """
     own = {name: value for name, value in table.items() if name not in PROTOCOLS}
-    name = checked_choice("protocol", protocol or own.get("protocol", "paper"), PROTOCOLS)
+    name = checked_choice("protocol", protocol or own.get("protocol", "paper"), tuple(PROTOCOLS))
     for key in PROTOCOLS:
         if not isinstance(table.get(key, {}), Mapping):
             raise ParameterError(f"{key} must be a table of settings, got {table[key]!r}.")
     settings: dict[str, Any] = {}
-    if name != "paper":
-        settings = tomllib.loads((files(__package__) / f"{name}.toml").read_text("utf-8"))
-    return merged(merged(settings, table.get(name, {})), own) | {"protocol": name}
+    for part in PROTOCOLS[name]:
+        shipped = tomllib.loads((files(__package__) / f"{part}.toml").read_text("utf-8"))
+        settings = merged(merged(settings, shipped), table.get(part, {}))
+    return merged(settings, own) | {"protocol": name}
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

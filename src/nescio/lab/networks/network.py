@@ -29,6 +29,7 @@ from nescio.lab.networks.weights import (
     load_file,
     read_state_dict,
     torchvision_imagenet_file,
+    torchvision_imagenet_source,
 )
 from nescio.models import Runner
 from nescio.models.base import POOLED
@@ -519,6 +520,35 @@ def load_paper_checkpoint(name: str, backbone_file: str | Path, head_file: str |
     what = f"the numbered modules of {name} that the paper's code saves"
     load_file(network.backbone, backbone_file, expected=what, state=backbone_state)
     return network
+
+
+def paper_revision(name: str, network: Network) -> str:
+    """Return which revision of the paper's training code a network of theirs fits, in words.
+
+    The earlier revisions keep ImageNet's weights in all batch norms of the backbone.
+    """
+    file, url = torchvision_imagenet_source(name)
+    if not file.exists():
+        return (
+            "unknown: its batch norms are compared with ImageNet's weights. Download "
+            f"{url} to {file.parent}, and convert again with --force."
+        )
+    modules = dict(_build_torchvision(name, file)[0].named_modules())
+    pairs = [
+        (norm, network.backbone.get_submodule(path))
+        for path, norm in modules.items()
+        if isinstance(norm, nn.BatchNorm2d)
+    ]
+
+    def kept(*parts: str) -> bool:
+        tensors = ((getattr(norm, part) for norm in pair) for pair in pairs for part in parts)
+        return all(torch.allclose(*pair) for pair in tensors)
+
+    if not kept("weight", "bias"):
+        return 'of September 2021 or later (d7b1547): the protocol "authors"'
+    if kept("running_mean", "running_var"):
+        return 'b0bc0cd: the protocol "authors-earlier" with batch_norm = "fixed" and epochs = 80'
+    return '9342b35: the protocol "authors-earlier"'
 
 
 def _renamed_state(path: str | Path, names: Mapping[str, str]) -> dict[str, Tensor]:
