@@ -5,6 +5,7 @@ import importlib
 import inspect
 import io
 import pkgutil
+import json
 import re
 import runpy
 import shlex
