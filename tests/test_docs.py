@@ -4,8 +4,8 @@ import contextlib
 import importlib
 import inspect
 import io
-import pkgutil
 import json
+import pkgutil
 import re
 import runpy
 import shlex
@@ -362,7 +362,7 @@ def test_every_difference_to_the_authors_code_has_its_commit_and_its_setting():
     assert [row[0] for row in differences if not re.search(r"\b[0-9a-f]{7}\b", row[1])] == []
     settings = [row[4].partition(":")[0] for row in differences if len(row) == 5]
     named = [name for text in settings for name in re.findall(r"`([a-z_]+)`", text)]
-    paper, authors = (load_spec("paper-main", protocol=name) for name in ("paper", "authors"))
+    paper, authors = (load_spec("paper-densenet", protocol=name) for name in ("paper", "authors"))
     changed = {
         name
         for ours, theirs in (

@@ -95,10 +95,13 @@ def test_the_papers_tables_and_ours_beside_them(nescio, succeeds, small_run):
 WRONG = {
     "unknown": (("bench", "papre-main"), "there is no benchmark 'papre-main'"),
     "unknown to show": (("bench", "papre-main", "--show"), "no shipped benchmark 'papre-main'"),
-    "no data": (("bench", "paper-main"), "paper-main needs to know where its data is"),
-    "data not there": (("bench", "paper-main", "--data", "nowhere"), "nowhere/coco"),
-    "no protocol": (("bench", "paper-main", "--protocol", "x"), "must be 'paper' or 'authors' or"),
-    "no set": (("bench", "paper-main", "--data", ".", "--set", "X"), "has no set 'X'"),
+    "no data": (("bench", "paper-densenet"), "paper-densenet needs to know where its data is"),
+    "data not there": (("bench", "paper-densenet", "--data", "nowhere"), "nowhere/coco"),
+    "no protocol": (
+        ("bench", "paper-densenet", "--protocol", "x"),
+        "must be 'paper' or 'authors' or",
+    ),
+    "no set": (("bench", "paper-densenet", "--data", ".", "--set", "X"), "has no set 'X'"),
     "no such paper table": (("tables", "--paper", "9"), "the paper has no table '9'"),
     "no such format": (("tables", "-f", "pdf"), "--format must be"),
     "no such results": (("tables", "nothing.jsonl"), "there is no file nothing.jsonl"),

@@ -77,7 +77,7 @@ def bench(
     Work that is already done is not repeated: networks and outputs are kept in the cache of the
     output folder, which all benchmarks in this folder share.
 
-    Example: nescio bench paper-main --data /data --set PASCAL-VOC
+    Example: nescio bench paper-densenet --data /data --set PASCAL-VOC
     """
     from nescio.lab.benchmark.spec import load_spec, shipped_specs
 
