@@ -59,6 +59,44 @@ def test_the_authors_protocol_has_a_folder_of_its_own(nescio, succeeds, spec_fil
     assert '<th scope="row">protocol</th><td>authors</td>' in page.read_text("utf-8")
 
 
+def test_a_rehearsal_runs_everything_and_is_never_shown_as_a_result(
+    nescio, succeeds, fails, spec_file, bench_folder, small_run, counted
+):
+    spec, data = spec_file
+    before = sorted(bench_folder.rglob("*"))
+    command = ("bench", spec, "--data", data, "-o", bench_folder)
+    out = succeeds(*command, "--limit", 20, "--epochs", 2)
+    work = ["train", "extract", "tune", *["extract"] * 3]
+    assert counted == 2 * work  # nothing of the real run is used
+    folder = bench_folder / "rehearsal" / "small"
+    assert f"Rehearsed small: 20 lines, marked as no results, in {folder / 'results.jsonl'}" in out
+    assert "FPR95" not in out
+    assert not (folder / "tables").exists()
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    assert len(lines) == 20
+    for line in lines:
+        assert line["rehearsal"] is True
+        assert (line["n_id"], line["manifest"]["training"]["settings"]["training"]["epochs"]) == (
+            20,
+            2,
+        )
+    for path in (folder, folder / "results.jsonl"):
+        for command_of_results in (("tables", path), ("report", path, "-o", folder / "x.html")):
+            assert "its numbers are no results" in fails(*command_of_results)
+    succeeds(*command, "--limit", 20, "--epochs", 2)
+    assert counted == 2 * work
+    # The real run, and what is left of it, is as it was.
+    assert [
+        path for path in sorted(bench_folder.rglob("*")) if "rehearsal" not in path.parts
+    ] == before
+    shutil.rmtree(bench_folder / "cache")
+    shutil.rmtree(bench_folder / "small")
+    counted.clear()
+    code, out, _ = nescio(*command, "--json")
+    assert (code, counted) == (0, 2 * work)  # nothing of the rehearsal is used
+    assert json.loads(out) == [line.as_dict() for line in small_run.lines]
+
+
 def test_the_shipped_ones_are_listed_and_shown(nescio, succeeds, tmp_path):
     out = succeeds("bench")
     for name, text in shipped_specs().items():
@@ -100,6 +138,10 @@ WRONG = {
     "no protocol": (
         ("bench", "paper-densenet", "--protocol", "x"),
         "must be 'paper' or 'authors' or",
+    ),
+    "epochs": (
+        ("bench", "digits", "--data", ".", "--epochs", "1"),
+        "--epochs is for a rehearsal: pass --limit",
     ),
     "no set": (("bench", "paper-densenet", "--data", ".", "--set", "X"), "has no set 'X'"),
     "no such paper table": (("tables", "--paper", "9"), "the paper has no table '9'"),

@@ -69,6 +69,17 @@ def bench(
             "are several, on a GPU of its own.",
         ),
     ] = 1,
+    limit: Annotated[
+        int | None,
+        Option(
+            min=2,
+            help="Rehearse: run everything on this many random images of each split, in the folder "
+            "'rehearsal' of the output. The numbers are no results, so they are not shown.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None, Option(min=1, help="Epochs of a rehearsal (--limit); default 1.")
+    ] = None,
     show: Annotated[bool, "Print the benchmark's file and exit."] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +88,8 @@ def bench(
     Work that is already done is not repeated: networks and outputs are kept in the cache of the
     output folder, which all benchmarks in this folder share.
 
-    Example: nescio bench paper-densenet --data /data --set PASCAL-VOC
+    Examples: nescio bench paper-densenet --data /data --set PASCAL-VOC, and before it, to see in
+    minutes whether everything runs, nescio bench paper-densenet --data /data --limit 50
     """
     from nescio.lab.benchmark.spec import load_spec, shipped_specs
 
@@ -100,6 +112,13 @@ def bench(
         typer.echo(shipped_specs()[name], nl=False)
         return
     spec = load_spec(name, protocol=protocol).with_data(data).only(sets or [], seeds or [])
+    if limit:
+        spec = spec.rehearsed(limit, epochs or 1)
+    elif epochs:
+        raise ParameterError(
+            "--epochs is for a rehearsal: pass --limit, or write the epochs into "
+            "[train.training] of a file of your own."
+        )
     if skip_bad:
         spec = replace(spec, sets=tuple(replace(part, skip_bad=True) for part in spec.sets))
     require("torchvision", "torch")
@@ -120,6 +139,14 @@ def bench(
         )
     if as_json:
         print_json([line.as_dict() for line in done.lines])
+        return
+    if limit:
+        skipped = {line.detector: line.skipped for line in done.lines if line.evaluation is None}
+        say(
+            f"Rehearsed {spec.name}: {len(done.lines):,} lines, marked as no results, in "
+            f"{done.folder / RESULTS}.",
+            *(f"{detector} did not run: {why}" for detector, why in skipped.items()),
+        )
         return
     for table in benchmark_tables(done.lines, spec.paper_tables).values():
         print_result_table(table)

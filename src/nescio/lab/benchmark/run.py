@@ -92,6 +92,7 @@ def run_benchmark(
         With the folder of its data filled in: see `BenchmarkSpec.with_data`.
     folder : path
         The results are written to `folder/NAME`. All benchmarks of a folder share `folder/cache`.
+        A rehearsal (`BenchmarkSpec.rehearsed`) has both in `folder/rehearsal`, and no tables.
     device, batch_size
         What networks run on, and the images per batch of tuning and extraction. Training has its
         own batch size in the settings.
@@ -110,13 +111,15 @@ def run_benchmark(
         If some of several networks failed. The results of the others are written.
     """
     checked_whole("jobs", jobs, minimum=1)
+    folder = Path(folder) / "rehearsal" if spec.limit else Path(folder)
     pipelines = make_pipelines(
         spec, folder, device=device, batch_size=batch_size, runtime=runtime, watch=watch
     )
-    folder = Path(folder) / spec.name
+    folder = folder / spec.name
     lines = _all_lines(pipelines, folder, jobs, watch)
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
-        table.write(folder / "tables", name)
+        if not spec.limit:
+            table.write(folder / "tables", name)
     return BenchmarkRun(folder, tuple(lines))
 
 
@@ -130,7 +133,8 @@ def _all_lines(pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Wa
             continue
         try:
             if several:
-                lines += read_lines(lines_file(folder, pipeline.data.name, pipeline.seed))
+                path = lines_file(folder, pipeline.data.name, pipeline.seed)
+                lines += read_lines(path, rehearsal=True)
             else:
                 lines += run_network(pipeline, folder)
         except NescioError as error:
@@ -204,7 +208,8 @@ def _finished_lines(
     if any(":" in text for text in detectors):
         return None  # the code of a user's own detector may have changed
     try:
-        lines, evidence = read_lines(path), load_evidence(path.with_suffix(".safetensors"))
+        lines = read_lines(path, rehearsal=True)
+        evidence = load_evidence(path.with_suffix(".safetensors"))
     except FileError:  # missing, or written by another version
         return None
     wanted = {(ood, text) for ood in pipeline.data.ood for text in detectors}
@@ -255,6 +260,7 @@ def _manifest(
         "variants": dict(pipeline.spec.variants),
         **({"held_out": {"val": on_val}} if (on_val := pipeline.spec.calibrated_on_val()) else {}),
         "bootstrap": pipeline.spec.bootstrap,
+        **({"rehearsal": {"limit": pipeline.spec.limit}} if pipeline.spec.limit else {}),
         "versions": {
             "nescio": __version__,
             "torch": torch.__version__,
@@ -496,9 +502,9 @@ def make_pipelines(
     sets = []
     with watch("reading the data sets", len(spec.sets)) as advance:
         for source in spec.sets:
-            indexed = partial(load, skip_bad=source.skip_bad)
+            indexed = partial(_indexed, spec.limit, source.skip_bad)
             splits = {
-                part: indexed(source.data, split=spec.split_name(source, part))
+                part: indexed(source.data, spec.split_name(source, part))
                 for part in ("train", "val", "test")
             }
             ood = {name: indexed(address) for name, address in source.ood.items()}
@@ -527,6 +533,11 @@ def make_pipelines(
             with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
                 initial_network(pipeline.settings, len(pipeline.data.train.label_names or ()))
     return pipelines
+
+
+def _indexed(limit: int, skip_bad: bool, address: str, split: str | None = None) -> Split:
+    whole = load(address, split=split, skip_bad=skip_bad)
+    return whole.sample(limit or len(whole), seed=0)
 
 
 def _key(facts: Mapping[str, Any]) -> str:

@@ -77,6 +77,7 @@ class BenchmarkSpec:
     fit_on: Mapping[str, str] = field(default_factory=dict)  # "train" or "val", by detector
     variants: Mapping[str, str] = field(default_factory=dict)  # what names in detectors stand for
     nus_wide_halves: str = "nescio"  # or "authors": see `load_nus_wide`
+    limit: int = 0  # images of each split in a rehearsal; 0 for all of them, and results
     protocol: str = "paper"  # one of `PROTOCOLS`
 
     def __post_init__(self) -> None:
@@ -84,6 +85,7 @@ class BenchmarkSpec:
             if not getattr(self, name):
                 raise ParameterError(f"{name} must not be empty.")
         checked_whole("bootstrap", self.bootstrap, minimum=0)
+        checked_whole("limit", self.limit, minimum=0)
         layer_names(self.features)  # raises an error if it names none
         checked_choice("nus_wide_halves", self.nus_wide_halves, ("nescio", "authors"))
         checked_choice("protocol", self.protocol, tuple(PROTOCOLS))
@@ -143,6 +145,11 @@ class BenchmarkSpec:
                 f"the benchmark {self.name} needs to know where its data is (--data)."
             )
         return placed
+
+    def rehearsed(self, limit: int, epochs: int) -> BenchmarkSpec:
+        """Return a copy that runs everything on `limit` random images of each split."""
+        train = self.train.updated({"training": {"epochs": epochs}})
+        return replace(self, limit=limit, train=train)
 
     def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
         """Return a copy with some of the sets and seeds; an empty list keeps all of them."""
