@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
@@ -136,6 +137,7 @@ def bench(
             runtime=run.runtime,
             jobs=jobs,
             watch=watch,
+            on_estimate=Console(stderr=True, highlight=False, soft_wrap=True).print,
         )
     if as_json:
         print_json([line.as_dict() for line in done.lines])

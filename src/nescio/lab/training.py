@@ -291,7 +291,7 @@ class Trainer:
             mixed = np.random.SeedSequence((self.settings.seed, number))
             torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> 1))
             with memory_advice(advice):
-                train_loss = self._train_epoch(number, on_images)
+                train_loss = self.train_epoch(number, on_images)
                 val_loss, val_map = self.validate()
             epoch = Epoch(number, train_loss, val_loss, val_map)
             self.history.append(epoch)
@@ -306,7 +306,10 @@ class Trainer:
             return max(self.history, key=lambda epoch: epoch.val_map)
         return min(self.history, key=lambda epoch: epoch.val_loss)
 
-    def _train_epoch(self, number: int, on_images: Callable[[int], object]) -> float:
+    def train_epoch(
+        self, number: int, on_images: Callable[[int], object] = lambda count: None
+    ) -> float:
+        """Train on all images once; return the mean loss."""
         self.trained.train(number == 1 or self.settings.batch_norm in ("trained", "fixed_weights"))
         if self.settings.batch_norm == "fixed":
             for norm in self.norms:

@@ -35,6 +35,7 @@ from nescio._io.files import locked, write_text
 from nescio._validation import checked_whole
 from nescio._version import __version__
 from nescio.errors import BenchmarkError, DatasetError, FileError, NescioError, counted
+from nescio.lab.benchmark.estimate import estimate
 from nescio.lab.benchmark.parallel import Advance, Watch, run_in_processes, unwatched
 from nescio.lab.benchmark.results import (
     RESULTS,
@@ -83,6 +84,7 @@ def run_benchmark(
     runtime: str = AUTO_RUNTIME,
     jobs: int = 1,
     watch: Watch = unwatched,
+    on_estimate: Callable[[str], object] | None = None,
 ) -> BenchmarkRun:
     """Run the parts of a spec that are not done yet.
 
@@ -98,6 +100,8 @@ def run_benchmark(
         own batch size in the settings.
     watch : Watch
         Called for each stage of the work.
+    on_estimate : callable, optional
+        Called before the work with a sentence on the time, memory and disk that it needs.
     runtime : str
         What runs the networks, except to train them; as for `extract`.
     jobs : int
@@ -116,6 +120,13 @@ def run_benchmark(
         spec, folder, device=device, batch_size=batch_size, runtime=runtime, watch=watch
     )
     folder = folder / spec.name
+    pending = [
+        pipeline
+        for pipeline in pipelines
+        if not lines_file(folder, pipeline.data.name, pipeline.seed).exists()
+    ]
+    if pending and on_estimate:
+        on_estimate(estimate(pending))
     lines = _all_lines(pipelines, folder, jobs, watch)
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
         if not spec.limit:
