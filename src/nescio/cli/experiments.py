@@ -60,16 +60,6 @@ def bench(
         "'paper', 'authors' or 'authors-earlier'. Default: as the benchmark's file says.",
     ] = None,
     skip_bad: SkipBad = False,
-    jobs: Annotated[
-        int,
-        Option(
-            "--jobs",
-            "-j",
-            min=1,
-            help="Number of networks to run at once, each in a process of its own and, if there "
-            "are several, on a GPU of its own.",
-        ),
-    ] = 1,
     limit: Annotated[
         int | None,
         Option(
@@ -135,7 +125,6 @@ def bench(
             device=choose_device(run.device),
             batch_size=run.batch_size,
             runtime=run.runtime,
-            jobs=jobs,
             watch=watch,
             on_estimate=Console(stderr=True, highlight=False, soft_wrap=True).print,
         )

@@ -19,9 +19,8 @@ from nescio._io.files import locked
 from nescio.errors import BenchmarkError, DatasetError, FileError, NonFiniteError, ParameterError
 from nescio.lab.benchmark import run as runs
 from nescio.lab.benchmark.estimate import measured
-from nescio.lab.benchmark.parallel import unwatched
 from nescio.lab.benchmark.results import BenchmarkRun, lines_file
-from nescio.lab.benchmark.run import make_pipelines, run_benchmark
+from nescio.lab.benchmark.run import make_pipelines, run_benchmark, unwatched
 from nescio.lab.benchmark.spec import parse_benchmark
 from nescio.lab.networks.network import _build_small
 from nescio.lab.training import initial_network

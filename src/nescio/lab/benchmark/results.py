@@ -5,7 +5,7 @@
     FOLDER/runs/SET-seed-0.safetensors      its evidence
 
 A line is one detector on one OOD set for one seed, with a manifest. Each network has separate
-files, so that several networks can be run in parallel.
+files, so that several commands can run networks at once.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,11 +32,9 @@ import torch
 from numpy.typing import NDArray
 
 from nescio._io.files import locked, write_text
-from nescio._validation import checked_whole
 from nescio._version import __version__
 from nescio.errors import BenchmarkError, DatasetError, FileError, NescioError, counted
 from nescio.lab.benchmark.estimate import estimate
-from nescio.lab.benchmark.parallel import Advance, Watch, run_in_processes, unwatched
 from nescio.lab.benchmark.results import (
     RESULTS,
     BenchmarkRun,
@@ -70,6 +68,21 @@ from nescio.models.base import POOLED, layer_names
 from nescio.models.images import content_hash
 from nescio.outputs import Outputs
 
+Advance = Callable[[int], object]
+"""Called with the number of steps just done."""
+
+Watch = Callable[[str, int], AbstractContextManager[Advance]]
+"""Called with the name of a stage and its number of steps; yields a function to report steps to.
+
+The number of steps is 0 if it is not known.
+"""
+
+
+def unwatched(_stage: str, _total: int) -> AbstractContextManager[Advance]:
+    """Advance to nobody."""
+    return nullcontext(lambda steps: None)
+
+
 _BEST = "best.json"
 _KEY_LENGTH = 16
 _NAMED = 5  # damaged images in an error
@@ -82,7 +95,6 @@ def run_benchmark(
     device: torch.device | str = "cpu",
     batch_size: int = 16,
     runtime: str = AUTO_RUNTIME,
-    jobs: int = 1,
     watch: Watch = unwatched,
     on_estimate: Callable[[str], object] | None = None,
 ) -> BenchmarkRun:
@@ -104,17 +116,12 @@ def run_benchmark(
         Called before the work with a sentence on the time, memory and disk that it needs.
     runtime : str
         What runs the networks, except to train them; as for `extract`.
-    jobs : int
-        Number of networks that are run at once, each in a process of its own. With the device
-        "cuda", they are distributed over all GPUs. A script that uses this needs
-        `if __name__ == "__main__":` around its code.
 
     Raises
     ------
     BenchmarkError
         If some of several networks failed. The results of the others are written.
     """
-    checked_whole("jobs", jobs, minimum=1)
     folder = Path(folder) / "rehearsal" if spec.limit else Path(folder)
     pipelines = make_pipelines(
         spec, folder, device=device, batch_size=batch_size, runtime=runtime, watch=watch
@@ -127,35 +134,28 @@ def run_benchmark(
     ]
     if pending and on_estimate:
         on_estimate(estimate(pending))
-    lines = _all_lines(pipelines, folder, jobs, watch)
+    lines = _all_lines(pipelines, folder)
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
         if not spec.limit:
             table.write(folder / "tables", name)
     return BenchmarkRun(folder, tuple(lines))
 
 
-def _all_lines(pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Watch) -> list[Line]:
+def _all_lines(pipelines: Sequence[Pipeline], folder: Path) -> list[Line]:
     """Return the lines of all networks, written to the folder as soon as there are some."""
-    several = jobs > 1 and len(pipelines) > 1
-    failed = run_in_processes(run_network, pipelines, folder, jobs, watch) if several else {}
     lines: list[Line] = []
-    for index, pipeline in enumerate(pipelines):
-        if index in failed:
-            continue
+    failed = []
+    for pipeline in pipelines:
         try:
-            if several:
-                path = lines_file(folder, pipeline.data.name, pipeline.seed)
-                lines += read_lines(path, rehearsal=True)
-            else:
-                lines += run_network(pipeline, folder)
+            lines += run_network(pipeline, folder)
         except NescioError as error:
             if len(pipelines) == 1:
                 raise
-            failed[index] = str(error)
+            failed.append(f"  {pipeline.title}: {error}")
             continue
         write_lines(folder / RESULTS, lines)
     if failed:
-        named = "\n".join(f"  {pipelines[i].title}: {why}" for i, why in sorted(failed.items()))
+        named = "\n".join(failed)
         raise BenchmarkError(
             f"{len(failed)} of {len(pipelines)} networks failed:\n{named}\nThe results of the "
             "others are kept. Run the same command again to continue with these."
