@@ -207,7 +207,7 @@ def test_a_checkpoint_of_the_paper_is_converted(succeeds, fails, coco_tree, tmp_
     command = ("convert", "densenet121", "--weights", backbone, "--head", head, "--labels")
     said = succeeds(*command, coco, "-o", target, "--json")
     assert json.loads(said)["label_names"] == ["red", "green", "blue"]
-    assert json.loads(said)["training code"].startswith("unknown: its batch norms are compared")
+    assert json.loads(said)["training code"].startswith("unknown without ImageNet's weights")
     loaded = load_checkpoint(target)
     assert loaded.label_names == ("red", "green", "blue")
     assert loaded.preprocessing.size == 256

@@ -7,12 +7,12 @@ noise, beside other detectors (the benchmark `digits-quick`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from nescio._io.files import check_target
 from nescio.detectors import Combined, Detector, JointEnergy, MaxLogit
@@ -73,7 +73,9 @@ def run_demo(
     folder.mkdir(parents=True, exist_ok=True)
     for name in (REPORT, DETECTOR, TRAIN, HELD_OUT, TEST, UNSEEN):
         check_target(folder / name, force=force)
-    with _one_thread():
+    # With a network this small, two threads are no faster. They wait for each other, so they are
+    # several times slower if something else runs on one of two cores.
+    with threadpool_limits(1):
         run = run_benchmark(spec, folder, device=device, watch=watch)
         chosen = _calibrated(spec, folder, device, watch, force=force)
     with watch("writing the report", 0):
@@ -81,21 +83,6 @@ def run_demo(
         demo = _described(folder, run, chosen, evidence[0], detectors)
         _write(demo, evidence, detectors, spec.title, force=force)
     return demo
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run torch in one thread.
-
-    With a network this small, two are no faster. They wait for each other, so they are several
-    times slower if something else runs on one of two cores, such as the threads that read images.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _calibrated(

@@ -361,9 +361,9 @@ def memory_advice(advice: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # torch on a GPU, torch on the CPU and onnxruntime differ
-        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        if not _NO_MEMORY.search(reason):
             raise
-        reason = (str(error.__cause__ or error).strip() or "out of memory").splitlines()[0]
         raise ParameterError(f"the memory is too small: {reason} {advice}") from error
 
 

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from nescio._io.files import existing_file
 from nescio._validation import checked_choice, checked_number, checked_whole, from_table
@@ -56,6 +56,15 @@ def from_toml(
     return settings
 
 
+class FromToml:
+    """Settings that a TOML file of their own may hold."""
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Self:
+        """Read a TOML file; keys that it leaves out have their default values."""
+        return from_toml(cls, read_toml(path), path)
+
+
 # --- training -------------------------------------------------------------------------------------
 
 
@@ -94,13 +103,7 @@ class ImageSettings:
 
 
 BATCH_NORM = ("trained", "first_epoch", "fixed_weights", "fixed")
-"""How batch norm is trained.
-
-With "first_epoch", it (and dropout) is in evaluation mode from the second epoch on, so that the
-batch statistics remain those of the first. With "fixed_weights", weight and bias of the backbone's
-batch norms remain the initial ones. With "fixed", so do their statistics, and those of the head's
-batch norm remain those of the first epoch.
-"""
+"""How batch norm is trained: "Batch norm" in docs/how-to/train-a-network.md says what they mean."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,8 @@ class OptimiserSettings:
     weight_decay: float = 0.0
     select: str = "val_loss"  # the best epoch: or by the highest "val_map", or the "last" one
     map_area: str = "step"  # or "trapezoid", as for `nescio.metrics.average_precisions`
-    # Images per pass, if the memory is too small for a batch: the gradients of the passes are
-    # added. The result is that of the whole batch, except for batch norm in training mode: its
-    # statistics are then of the images of a pass.
+    # Images per pass, if the memory is too small for a batch: the passes' gradients are added. Only
+    # batch norm in training mode notices: its statistics are of the images of a pass.
     micro_batch: int | None = None
     batch_norm: str = "trained"  # one of `BATCH_NORM`
     precision: str = "auto"  # bfloat16 on a GPU that supports it; or "float32"
@@ -140,14 +142,8 @@ class OptimiserSettings:
 
 
 @dataclass(frozen=True)
-class TrainSettings:
-    """All settings of a training run, by section.
-
-    Examples
-    --------
-    >>> TrainSettings().training.epochs
-    50
-    """
+class TrainSettings(FromToml):
+    """All settings of a training run, by section."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
     images: ImageSettings = field(default_factory=ImageSettings)
@@ -161,11 +157,6 @@ class TrainSettings:
     def preprocessing(self) -> Preprocessing:
         """The preprocessing of an image before the network."""
         return self.images.preprocessing(self.model.name)
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> TrainSettings:
-        """Read a TOML file; keys that it leaves out have their default values."""
-        return from_toml(cls, read_toml(path), path)
 
     def updated(self, changes: Mapping[str, Mapping[str, Any]]) -> TrainSettings:
         """Return a copy with other values, given as {section: {name: value}}."""
@@ -210,7 +201,7 @@ class MahalanobisSettings:
 
 
 @dataclass(frozen=True)
-class TuneSettings:
+class TuneSettings(FromToml):
     """How the parameters of ODIN and Mahalanobis are chosen."""
 
     images: int = 1000  # at most, of the validation images and of each synthetic set
@@ -226,11 +217,6 @@ class TuneSettings:
             )
         for name in self.synthetic:
             checked_choice("synthetic", name, tuple(CORRUPTIONS))
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> TuneSettings:
-        """Read a TOML file; keys that it leaves out have their default values."""
-        return from_toml(cls, read_toml(path), path)
 
     def direction(self, method: str, aggregate: str) -> str:
         """Return the direction that a method steps in, as `find_directions` names it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio._charts.results import View
-from nescio._charts.svg import Chart, Markup, Scale, chart_style, percent, power_of_ten
+from nescio._charts.svg import Chart, Markup, Scale, chart_style, percent, power_of_ten, sheet
 from nescio._io.files import check_target, replacing
 from nescio.errors import ParameterError, counted
 from nescio.monitor.windows import COVERAGE, Window
@@ -220,15 +220,6 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
 
 # --- as a page: one column, without a script ------------------------------------------------------
 
-_MONITOR_STYLE = """
-body { margin: 0 auto; max-width: 800px; padding: 1.5rem; background: var(--paper);
-  color: var(--ink); font: 15px/1.5 var(--sans); }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .2rem; }
-p { color: var(--muted); margin: .2rem 0 .6rem; }
-pre { white-space: pre-wrap; font: inherit; }
-svg { max-width: 100%; }
-"""
-
 
 def check_plot_target(path: str | Path, *, force: bool) -> None:
     """Raise if no page can be written to this path."""
@@ -238,16 +229,7 @@ def check_plot_target(path: str | Path, *, force: bool) -> None:
 
 
 def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
-    """Write the figures of a monitor as an HTML page, atomically.
-
-    Parameters
-    ----------
-    monitor : Monitor
-    path : str or Path
-        The file to write. Its name must end in .html.
-    force : bool
-        Whether to replace an existing file.
-    """
+    """Write the figures of a monitor as an HTML page; an existing file needs `force`."""
     check_plot_target(path, force=force)
     body = "\n".join(
         f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{drawing}</section>"
@@ -258,8 +240,8 @@ def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> 
         '<meta name="viewport" content="width=device-width">'
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>nescio monitor</title><style>{chart_style()}{_MONITOR_STYLE}</style></head><body>"
-        "<h1>Does the stream still look like the calibration data?</h1>"
+        f"<title>nescio monitor</title><style>{chart_style()}{sheet('monitor.css')}</style></head>"
+        "<body><h1>Does the stream still look like the calibration data?</h1>"
         f"<pre>{escape(monitor.summary())}</pre>\n{body}\n</body></html>\n"
     )
     with replacing(path, force=force) as temporary:

@@ -16,7 +16,6 @@ from nescio.lab.benchmark.spec import (
     PROTOCOLS,
     load_spec,
     parse_benchmark,
-    resolve_detector,
     shipped_specs,
 )
 from nescio.lab.data import parse_address
@@ -72,10 +71,9 @@ def test_the_papers_specs_cover_all_eight_tables():
 
 
 def test_the_mean_number_of_labels_takes_the_place_of_k():
-    assert resolve_detector("top_k_joint_energy(k=mean_labels)", mean_labels=3).k == 3
-    nested = resolve_detector(
-        "combined(detectors=[msp, top_k_logit(k = mean_labels)])", mean_labels=3
-    )
+    detector = parse_benchmark("tiny", SPEC).detector
+    assert detector("top_k_joint_energy(k=mean_labels)", mean_labels=3).k == 3
+    nested = detector("combined(detectors=[msp, top_k_logit(k = mean_labels)])", mean_labels=3)
     assert nested.detectors[1] == "top_k_logit(k=3)"
 
 
@@ -83,7 +81,7 @@ def test_a_detector_of_your_own_is_named_by_its_class(own_detectors):
     name = "fixtures.own_detectors:Neighbours"
     text = SPEC.replace('"joint_energy"', f'"{name}", "{name}(k=9)"')
     spec = parse_benchmark("tiny", text)
-    assert resolve_detector(spec.detectors[1], mean_labels=3).k == 9
+    assert spec.detector(spec.detectors[1]).k == 9
     with pytest.raises(ParameterError, match="tiny: cannot import 'no_such_module'"):
         parse_benchmark("tiny", SPEC.replace('"joint_energy"', '"no_such_module:Detector"'))
 

@@ -451,7 +451,7 @@ def test_checkpoints_of_the_paper_give_the_same_logits(name, parallel, tmp_path)
 def test_the_revision_of_the_papers_code_is_seen_in_the_batch_norms(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     network = build_network(name, 3)
-    assert "Download https://download.pytorch.org/models/" in paper_revision(name, network)
+    assert "download https://download.pytorch.org/models/" in paper_revision(name, network)
     file, _ = torchvision_imagenet_source(name)
     file.parent.mkdir(parents=True)
     published = torchvision.models.get_model(name, weights=None).state_dict()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,31 +75,28 @@ def estimate(pipelines: Sequence[Pipeline]) -> str:
     seconds = disk = 0.0
     for pipeline in pipelines:
         spec, data, settings = pipeline.spec, pipeline.data, pipeline.settings
-        # How many images pass with gradients and without, and how many are written.
-        gradients, forward = 0, 0
         n_train, n_val = len(data.train), len(data.val)
-        if not data.source.network:
-            n_epochs = 1 if settings.model.freeze else settings.training.epochs
-            forward += n_epochs * n_val + (n_train if settings.model.freeze else 0)
-            gradients += 0 if settings.model.freeze else n_epochs * n_train
         n_tested = len(data.test) + sum(map(len, data.ood.values()))
-        n_written = n_train + n_tested
+        # How many images pass with gradients and without, and how many rows are written.
+        gradients, forward, written = 0, n_train + n_val, n_train + n_tested
+        if not (settings.model.freeze or data.source.network):
+            gradients = settings.training.epochs * n_train
+            forward = settings.training.epochs * n_val
         if aggregates := spec.aggregates():
             steps = grid_steps(spec.tune, aggregates)
-            n_directions = len({direction for direction, _ in steps})
             n_tuned = spec.tune.n_steps(n_val)
-            gradients += n_directions * (n_tuned + n_tested)
-            forward += len(steps) * n_tuned + 2 * len(aggregates) * n_tested
-            n_written += 2 * len(aggregates) * n_tested
-        seconds += gradients * cost.gradient + (forward + n_written) * cost.forward
-        disk += n_written * cost.outputs + 2 * _COPIES * cost.weights
-    first, batch = pipelines[0], pipelines[0].batch_size
-    if not (first.settings.model.freeze or first.data.source.network):
-        training = first.settings.training
-        batch = max(batch, training.micro_batch or training.batch_size)
+            gradients += len({direction for direction, _ in steps}) * (n_tuned + n_tested)
+            forward += len(steps) * n_tuned
+            written += 2 * len(aggregates) * n_tested
+        seconds += gradients * cost.gradient + (forward + written) * cost.forward
+        disk += written * cost.outputs + 2 * _COPIES * cost.weights
+    batch = pipeline.batch_size
+    if not (settings.model.freeze or data.source.network):
+        batch = max(batch, settings.training.micro_batch or settings.training.batch_size)
     memory = _COPIES * cost.weights + batch * cost.activations
+    duration = timedelta(minutes=round(seconds / 60))
     return (
-        f"Estimated from {_IMAGES} images: about {_duration(seconds)} of computing, "
+        f"Estimated from {_IMAGES} images: about {duration} of computing (h:mm:ss), "
         f"{memory / 1e9:.1f} GB of memory for a batch of {batch}, and {disk / 1e9:.1f} GB of disk."
     )
 
@@ -109,10 +107,3 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - started
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} seconds"

@@ -72,10 +72,7 @@ Advance = Callable[[int], object]
 """Called with the number of steps just done."""
 
 Watch = Callable[[str, int], AbstractContextManager[Advance]]
-"""Called with the name of a stage and its number of steps; yields a function to report steps to.
-
-The number of steps is 0 if it is not known.
-"""
+"""Called with the name of a stage and its number of steps, or 0; yields what to report steps to."""
 
 
 def unwatched(_stage: str, _total: int) -> AbstractContextManager[Advance]:
@@ -127,11 +124,7 @@ def run_benchmark(
         spec, folder, device=device, batch_size=batch_size, runtime=runtime, watch=watch
     )
     folder = folder / spec.name
-    pending = [
-        pipeline
-        for pipeline in pipelines
-        if not lines_file(folder, pipeline.data.name, pipeline.seed).exists()
-    ]
+    pending = [p for p in pipelines if not lines_file(folder, p.data.name, p.seed).exists()]
     if pending and on_estimate:
         on_estimate(estimate(pending))
     lines = _all_lines(pipelines, folder)
@@ -147,7 +140,10 @@ def _all_lines(pipelines: Sequence[Pipeline], folder: Path) -> list[Line]:
     failed = []
     for pipeline in pipelines:
         try:
-            lines += run_network(pipeline, folder)
+            path = lines_file(folder, pipeline.data.name, pipeline.seed)
+            # Two commands never run the same network at once.
+            with locked(path, partial(pipeline.stage, "waiting for another process", 0)):
+                lines += _network_lines(pipeline, path)
         except NescioError as error:
             if len(pipelines) == 1:
                 raise
@@ -161,13 +157,6 @@ def _all_lines(pipelines: Sequence[Pipeline], folder: Path) -> list[Line]:
             "others are kept. Run the same command again to continue with these."
         )
     return lines
-
-
-def run_network(pipeline: Pipeline, folder: Path) -> list[Line]:
-    """Return the lines of one network; two processes never run the same one at once."""
-    path = lines_file(folder, pipeline.data.name, pipeline.seed)
-    with locked(path, lambda: pipeline.stage("waiting for another process", 0)):
-        return _network_lines(pipeline, path)
 
 
 def _network_lines(pipeline: Pipeline, path: Path) -> list[Line]:
@@ -514,12 +503,10 @@ def make_pipelines(
     with watch("reading the data sets", len(spec.sets)) as advance:
         for source in spec.sets:
             indexed = partial(_indexed, spec.limit, source.skip_bad)
-            splits = {
-                part: indexed(source.data, spec.split_name(source, part))
-                for part in ("train", "val", "test")
-            }
+            parts = (spec.split_name(source, part) for part in ("train", "val", "test"))
+            train, val, test = (indexed(source.data, part) for part in parts)
             ood = {name: indexed(address) for name, address in source.ood.items()}
-            sets.append(LoadedSet(source, **splits, ood=ood))
+            sets.append(LoadedSet(source, train, val, test, ood))
             advance(1)
     pairs = [(data, seed) for data in checked_sets(sets, cache, watch) for seed in spec.seeds]
     pipelines = [

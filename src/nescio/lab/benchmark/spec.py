@@ -88,7 +88,7 @@ class BenchmarkSpec:
         checked_whole("limit", self.limit, minimum=0)
         layer_names(self.features)  # raises an error if it names none
         checked_choice("nus_wide_halves", self.nus_wide_halves, ("nescio", "authors"))
-        checked_choice("protocol", self.protocol, tuple(PROTOCOLS))
+        checked_choice("protocol", self.protocol, PROTOCOLS)
         for name, split in self.fit_on.items():
             checked_choice(f"fit_on.{name}", split, ("train", "val"))
             if build_detector(name).learns_from_held_out and split == "val":
@@ -111,8 +111,9 @@ class BenchmarkSpec:
                 )
 
     def detector(self, text: str, *, mean_labels: int = 1) -> Detector:
-        """Return what an entry of detectors stands for."""
-        return resolve_detector(self.variants.get(text, text), mean_labels=mean_labels)
+        """Return what an entry of detectors stands for, with k=mean_labels as the number."""
+        text = self.variants.get(text, text)
+        return build_detector(re.sub(r"\bk\s*=\s*mean_labels\b", f"k={mean_labels}", text))
 
     def aggregates(self) -> tuple[str, ...]:
         """Return the aggregates that a detector needs outputs of perturbed inputs for."""
@@ -168,11 +169,6 @@ class BenchmarkSpec:
         )
 
 
-def resolve_detector(text: str, *, mean_labels: int = 1) -> Detector:
-    """Return a detector by its name in a spec, with k=mean_labels replaced by the number."""
-    return build_detector(re.sub(r"\bk\s*=\s*mean_labels\b", f"k={mean_labels}", text))
-
-
 def shipped_specs() -> dict[str, str]:
     """Return the name and the text of each shipped spec, in alphabetical order."""
     entries = sorted((files(__package__) / "specs").iterdir(), key=lambda entry: entry.name)
@@ -212,12 +208,8 @@ def _refuse_duplicates(what: str, names: Iterable[object]) -> None:
             raise ParameterError(f"duplicate {what}: {name!r}.")
 
 
-PROTOCOLS = {
-    "paper": ("paper",),
-    "authors": ("authors",),
-    "authors-earlier": ("authors", "authors-earlier"),
-}
-"""By the name of a protocol, the files of its settings; a later one wins."""
+PROTOCOLS = ("paper", "authors", "authors-earlier")
+"""The paper's has the defaults of all settings; each other one changes those of the one before."""
 
 
 def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict[str, Any]:
@@ -226,13 +218,13 @@ def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict
     The protocol is by default the one that the table names, or the paper's. Its settings are in
     files such as authors.toml, and in the table's own sections of their names, such as [authors].
     """
-    own = {name: value for name, value in table.items() if name not in PROTOCOLS}
-    name = checked_choice("protocol", protocol or own.get("protocol", "paper"), tuple(PROTOCOLS))
-    for key in PROTOCOLS:
+    own = {name: value for name, value in table.items() if name not in PROTOCOLS[1:]}
+    name = checked_choice("protocol", protocol or own.get("protocol", "paper"), PROTOCOLS)
+    for key in PROTOCOLS[1:]:
         if not isinstance(table.get(key, {}), Mapping):
             raise ParameterError(f"{key} must be a table of settings, got {table[key]!r}.")
     settings: dict[str, Any] = {}
-    for part in PROTOCOLS[name]:
+    for part in PROTOCOLS[1 : PROTOCOLS.index(name) + 1]:
         shipped = tomllib.loads((files(__package__) / f"{part}.toml").read_text("utf-8"))
         settings = merged(merged(settings, shipped), table.get(part, {}))
     return merged(settings, own) | {"protocol": name}

@@ -529,20 +529,13 @@ def paper_revision(name: str, network: Network) -> str:
     """
     file, url = torchvision_imagenet_source(name)
     if not file.exists():
-        return (
-            "unknown: its batch norms are compared with ImageNet's weights. Download "
-            f"{url} to {file.parent}, and convert again with --force."
-        )
-    modules = dict(_build_torchvision(name, file)[0].named_modules())
-    pairs = [
-        (norm, network.backbone.get_submodule(path))
-        for path, norm in modules.items()
-        if isinstance(norm, nn.BatchNorm2d)
-    ]
+        return f"unknown without ImageNet's weights: download {url} to {file.parent}."
+    ours, theirs = network.backbone.state_dict(), _build_torchvision(name, file)[0].state_dict()
+    norms = [key.removesuffix("running_var") for key in ours if key.endswith(".running_var")]
 
     def kept(*parts: str) -> bool:
-        tensors = ((getattr(norm, part) for norm in pair) for pair in pairs for part in parts)
-        return all(torch.allclose(*pair) for pair in tensors)
+        keys = [norm + part for norm in norms for part in parts]
+        return all(torch.allclose(ours[key], theirs[key]) for key in keys)
 
     if not kept("weight", "bias"):
         return 'of September 2021 or later (d7b1547): the protocol "authors"'
