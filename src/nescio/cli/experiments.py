@@ -106,10 +106,7 @@ def bench(
     if limit:
         spec = spec.rehearsed(limit, epochs or 1)
     elif epochs:
-        raise ParameterError(
-            "--epochs is for a rehearsal: pass --limit, or write the epochs into "
-            "[train.training] of a file of your own."
-        )
+        raise ParameterError("--epochs is for a rehearsal: pass --limit, or set them in a file.")
     if skip_bad:
         spec = replace(spec, sets=tuple(replace(part, skip_bad=True) for part in spec.sets))
     require("torchvision", "torch")

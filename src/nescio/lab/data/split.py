@@ -221,6 +221,16 @@ def find_damaged(
     """Return the images of a split that cannot be read; decodes every one.
 
     `on_images` is called with the number of images just checked.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from nescio.lab.data import load_folder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "1.png").write_bytes(b"not an image")
+    ...     [bad] = find_damaged(load_folder(folder))
+    >>> bad.file
+    '1.png'
     """
 
     def damage(file: str) -> BadFile | None:
