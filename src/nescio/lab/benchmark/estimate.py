@@ -20,7 +20,6 @@ from nescio.lab.training import Examples, Trainer, architecture, initial_network
 if TYPE_CHECKING:
     from nescio.lab.benchmark.run import Pipeline
 
-_IMAGES = 4  # of the batch
 _COPIES = 4  # of the weights in training: also the gradients, and two moments of Adam
 
 
@@ -34,10 +33,10 @@ class Cost(NamedTuple):
     weights: int  # bytes of the network
 
 
-def measured(pipeline: Pipeline) -> Cost:
+def measured(pipeline: Pipeline, n_images: int = 4) -> Cost:
     """Return the cost of an image, on one batch of the training images."""
     settings, device = pipeline.settings.updated({"model": {"freeze": False}}), pipeline.device
-    few = pipeline.data.train.subset(range(min(_IMAGES, len(pipeline.data.train))))
+    few = pipeline.data.train.subset(range(min(n_images, len(pipeline.data.train))))
     labels = torch.from_numpy(few.require_labels().astype(np.float32))
     if pipeline.data.source.network:
         checkpoint, _ = pipeline.network()
@@ -72,6 +71,8 @@ def measured(pipeline: Pipeline) -> Cost:
 def estimate(pipelines: Sequence[Pipeline]) -> str:
     """Return a sentence on what these networks need, if nothing of their work is done yet."""
     cost = measured(pipelines[0])
+    if cost.gradient < 0.1:  # of a small network, mostly what does not depend on the images
+        cost = measured(pipelines[0], 64)
     seconds = disk = 0.0
     for pipeline in pipelines:
         spec, data, settings = pipeline.spec, pipeline.data, pipeline.settings
@@ -94,9 +95,8 @@ def estimate(pipelines: Sequence[Pipeline]) -> str:
     if not (settings.model.freeze or data.source.network):
         batch = max(batch, settings.training.micro_batch or settings.training.batch_size)
     memory = _COPIES * cost.weights + batch * cost.activations
-    duration = timedelta(minutes=round(seconds / 60))
     return (
-        f"Estimated from {_IMAGES} images: about {duration} of computing (h:mm:ss), "
+        f"Estimated from a batch: {timedelta(seconds=round(seconds))} of computing (h:mm:ss), "
         f"{memory / 1e9:.1f} GB of memory for a batch of {batch}, and {disk / 1e9:.1f} GB of disk."
     )
 
