@@ -31,6 +31,7 @@ def test_bench_prints_writes_and_does_nothing_twice(nescio, spec_file, bench_fol
     shutil.rmtree(bench_folder / "small")
     code, out, err = nescio("bench", spec, "--data", data, "-o", bench_folder)
     assert code == 0, err
+    assert re.search(r"Estimated from a batch: \d.* GB of memory for a batch of 64", err)
     assert "network 2 of 2, digits, seed 1: evaluating" in err
     assert "digits against unseen digits" in out
     assert "mean ± standard deviation over 2 seeds" in out
@@ -57,6 +58,44 @@ def test_the_authors_protocol_has_a_folder_of_its_own(nescio, succeeds, spec_fil
     page = bench_folder / "report.html"
     succeeds("report", bench_folder / "small-authors", "-o", page)
     assert '<th scope="row">protocol</th><td>authors</td>' in page.read_text("utf-8")
+
+
+def test_a_rehearsal_runs_everything_and_is_never_shown_as_a_result(
+    nescio, succeeds, fails, spec_file, bench_folder, small_run, counted
+):
+    spec, data = spec_file
+    before = sorted(bench_folder.rglob("*"))
+    command = ("bench", spec, "--data", data, "-o", bench_folder)
+    out = succeeds(*command, "--limit", 20, "--epochs", 2)
+    work = ["train", "extract", "tune", *["extract"] * 3]
+    assert counted == 2 * work  # nothing of the real run is used
+    folder = bench_folder / "rehearsal" / "small"
+    assert f"Rehearsed small: 20 lines, marked as no results, in {folder / 'results.jsonl'}" in out
+    assert "FPR95" not in out
+    assert not (folder / "tables").exists()
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    assert len(lines) == 20
+    for line in lines:
+        assert line["rehearsal"] is True
+        assert (line["n_id"], line["manifest"]["training"]["settings"]["training"]["epochs"]) == (
+            20,
+            2,
+        )
+    for path in (folder, folder / "results.jsonl"):
+        for command_of_results in (("tables", path), ("report", path, "-o", folder / "x.html")):
+            assert "its numbers are no results" in fails(*command_of_results)
+    succeeds(*command, "--limit", 20, "--epochs", 2)
+    assert counted == 2 * work
+    # The real run, and what is left of it, is as it was.
+    assert [
+        path for path in sorted(bench_folder.rglob("*")) if "rehearsal" not in path.parts
+    ] == before
+    shutil.rmtree(bench_folder / "cache")
+    shutil.rmtree(bench_folder / "small")
+    counted.clear()
+    code, out, _ = nescio(*command, "--json")
+    assert (code, counted) == (0, 2 * work)  # nothing of the rehearsal is used
+    assert json.loads(out) == [line.as_dict() for line in small_run.lines]
 
 
 def test_the_shipped_ones_are_listed_and_shown(nescio, succeeds, tmp_path):
@@ -96,11 +135,18 @@ def test_the_papers_tables_and_ours_beside_them(nescio, succeeds, small_run):
 WRONG = {
     "unknown": (("bench", "papre-main"), "there is no benchmark 'papre-main'"),
     "unknown to show": (("bench", "papre-main", "--show"), "no shipped benchmark 'papre-main'"),
-    "no data": (("bench", "paper-main"), "paper-main needs to know where its data is"),
-    "data not there": (("bench", "paper-main", "--data", "nowhere"), "nowhere/coco"),
-    "no protocol": (("bench", "paper-main", "--protocol", "x"), "must be 'paper' or 'authors'"),
-    "no set": (("bench", "paper-main", "--data", ".", "--set", "X"), "has no set 'X'"),
-    "no such paper table": (("tables", "--paper", "9"), "a table of the paper must be 'main' or"),
+    "no data": (("bench", "paper-densenet"), "paper-densenet needs to know where its data is"),
+    "data not there": (("bench", "paper-densenet", "--data", "nowhere"), "nowhere/coco"),
+    "no protocol": (
+        ("bench", "paper-densenet", "--protocol", "x"),
+        "must be 'paper' or 'authors' or",
+    ),
+    "epochs": (
+        ("bench", "digits", "--data", ".", "--epochs", "1"),
+        "--epochs is for a rehearsal: pass --limit",
+    ),
+    "no set": (("bench", "paper-densenet", "--data", ".", "--set", "X"), "has no set 'X'"),
+    "no such paper table": (("tables", "--paper", "9"), "the paper has no table '9'"),
     "no such format": (("tables", "-f", "pdf"), "--format must be"),
     "no such results": (("tables", "nothing.jsonl"), "there is no file nothing.jsonl"),
     "no results at all": (("tables", "empty.jsonl"), "empty.jsonl contains no results"),

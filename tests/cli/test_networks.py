@@ -199,13 +199,15 @@ def paper_files(folder, n_labels):
     return files
 
 
-def test_a_checkpoint_of_the_paper_is_converted(succeeds, fails, coco_tree, tmp_path):
+def test_a_checkpoint_of_the_paper_is_converted(succeeds, fails, coco_tree, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
     backbone, head = paper_files(tmp_path, 3)
     coco = f"coco:{coco_tree()}"
     target = tmp_path / "coco.safetensors"
     command = ("convert", "densenet121", "--weights", backbone, "--head", head, "--labels")
     said = succeeds(*command, coco, "-o", target, "--json")
     assert json.loads(said)["label_names"] == ["red", "green", "blue"]
+    assert json.loads(said)["training code"].startswith("unknown without ImageNet's weights")
     loaded = load_checkpoint(target)
     assert loaded.label_names == ("red", "green", "blue")
     assert loaded.preprocessing.size == 256

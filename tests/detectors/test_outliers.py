@@ -96,6 +96,16 @@ def test_isolation_forest_is_scikit_learns(n_samples, rng):
     np.testing.assert_allclose(ours.score_samples(new), expected, rtol=1e-12)
 
 
+def test_one_stream_is_scikit_learns_forest_for_a_random_state(rng):
+    """The authors' code passes RandomState(42), which fit advances before it grows the trees."""
+    train, new = rng.normal(size=(400, 6)), rng.normal(0, 2, (500, 6))
+    random = np.random.RandomState(42)
+    theirs = sklearn.ensemble.IsolationForest(random_state=random).fit(train).score_samples(new)
+    for one_stream in (True, False):
+        ours = ns.IsolationForest(seed=42, one_stream=one_stream).fit(train).score_samples(new)
+        assert np.allclose(ours, theirs, rtol=1e-12) == one_stream
+
+
 def test_lof_learns_from_at_least_two_samples():
     with pytest.raises(InputError, match="n_samples = 1"):
         ns.LocalOutlierFactor().fit([[1.0, 2.0]])

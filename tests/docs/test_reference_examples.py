@@ -50,6 +50,7 @@ COMMANDS = {
     " load_voc_trainval",
     "how-to/train-a-network.md": "Epoch Run Extraction extract",
     "explanation/input-perturbation.md": "tune",
+    "how-to/monitor-a-stream.md": "draw_monitor",
     "how-to/run-on-a-cluster.md": "ray_scoring",
 }
 WITH_A_COMMAND = {name for names in COMMANDS.values() for name in names.split()}

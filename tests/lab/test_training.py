@@ -22,7 +22,8 @@ from nescio.errors import (
 )
 from nescio.lab.data import find_damaged, load_coco
 from nescio.lab.data.split import Reader
-from nescio.lab.networks.network import load_checkpoint
+from nescio.lab.extraction import extract
+from nescio.lab.networks.network import Architecture, Checkpoint, load_checkpoint
 from nescio.lab.training import Trainer, initial_network, train
 from nescio.metrics import mean_average_precision
 
@@ -98,23 +99,80 @@ def test_the_epoch_of_the_highest_map_or_the_last_one_can_be_taken(fit):
     assert fit(epochs=4, select="last", options=RESUME).best.epoch == 4
 
 
-@pytest.mark.parametrize(("freeze", "expected"), [(False, [4, 8, 12]), (True, [4, 4, 4])])
-def test_batch_statistics_move_in_every_epoch_or_in_the_first_only(
-    freeze, expected, fit, monkeypatch
+EVERY, FIRST, NEVER = [4, 8, 12], [4, 4, 4], [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("batch_norm", "backbone", "head"),
+    [
+        ("trained", EVERY, EVERY),
+        ("first_epoch", FIRST, FIRST),  # validation leaves eval mode on, at the authors' HEAD
+        ("fixed_weights", EVERY, EVERY),  # their 9342b35
+        ("fixed", NEVER, FIRST),  # their b0bc0cd
+    ],
+)
+def test_batch_norm_moves_in_every_epoch_in_the_first_or_never(
+    batch_norm, backbone, head, fit, settings, monkeypatch
 ):
-    """In the authors' code they freeze after the first epoch: validation leaves eval mode on."""
     tracked, validate = [], Trainer.validate
 
     def spy(trainer):
-        tracked.append(int(trainer.trained.head.hidden[1].num_batches_tracked))
+        norms = trainer.trained.backbone[1], trainer.trained.head.hidden[1]
+        tracked.append(tuple(int(norm.num_batches_tracked) for norm in norms))
         result = validate(trainer)
         assert all(part.training for part in trainer.trained.modules())
         return result
 
     monkeypatch.setattr(Trainer, "validate", spy)
     for epochs in (2, 3):  # a resumed run does the same
-        fit(epochs=epochs, freeze_batch_norm=freeze, options=RESUME)
-    assert tracked == expected
+        run = fit(epochs=epochs, batch_norm=batch_norm, select="last", options=RESUME)
+    assert tracked == list(zip(backbone, head, strict=True))
+    before, after = (
+        network.state_dict()
+        for network in (fresh_network(settings), load_checkpoint(run.checkpoint).network)
+    )
+    for part in ("weight", "bias", "running_mean", "running_var"):
+        names = (*(f"backbone.{place}.{part}" for place in (1, 5, 9)), f"head.hidden.1.{part}")
+        fixed = {"fixed": True, "fixed_weights": not part.startswith("running")}
+        same = [torch.equal(before[name], after[name]) for name in names]
+        assert same == [*[fixed.get(batch_norm, False)] * 3, False], part
+
+
+@pytest.mark.parametrize(("batch_norm", "same"), [("fixed", True), ("trained", False)])
+def test_the_passes_of_a_batch_have_its_result_if_batch_statistics_are_fixed(
+    batch_norm, same, fit, own_module
+):
+    own, seen, losses = {"name": f"module:{own_module}", "features": "4"}, {}, []
+    for micro_batch in (None, 4):
+        sizes = seen.setdefault(micro_batch, set())
+        hook = torch.nn.modules.module.register_module_forward_hook(
+            lambda module, inputs, _, sizes=sizes: sizes.add(len(inputs[0]))
+        )
+        options = {"batch_size": 10, "batch_norm": batch_norm, "micro_batch": micro_batch}
+        with hook:
+            run = fit(str(micro_batch), epochs=2, model=own, **options)
+        losses.append([(epoch.train_loss, epoch.val_loss) for epoch in run.history])
+    assert seen == {None: {10, 4}, 4: {3, 4, 2}}  # 36 images to train on, and 14 for validation
+    assert np.allclose(*losses, rtol=1e-4) == same
+
+
+def test_what_to_set_if_the_memory_is_too_small(fit, train_and_val, tmp_path, monkeypatch):
+    (tmp_path / "huge.py").write_text(
+        "import torch\nfrom torch import nn\n\n"
+        "class Huge(nn.Linear):\n"
+        "    def forward(self, inputs):\n"
+        "        return super().forward(inputs) * torch.empty(2**50).sum()\n\n"
+        "def make():\n"
+        "    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), Huge(3, 3))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own = {"name": "module:huge:make", "features": "1"}
+    with pytest.raises(ParameterError, match=r"memory.* Set micro_batch in .* to less than 8"):
+        fit(model=own)
+    kind = Architecture(own["name"], features="1")
+    checkpoint = Checkpoint(kind.build(3), kind, ("red", "green", "blue"))
+    with pytest.raises(ParameterError, match=r"memory.* Take .*\(--batch-size\) of less than 16"):
+        extract(checkpoint, train_and_val[0], tmp_path / "outputs.safetensors")
 
 
 def test_backbone_and_head_have_separate_learning_rates(fit, settings):

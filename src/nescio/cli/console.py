@@ -34,7 +34,7 @@ from nescio.errors import NescioError, ParameterError, counted, listed
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
-    from nescio.lab.benchmark.parallel import Advance, Watch
+    from nescio.lab.benchmark.run import Advance, Watch
 
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
@@ -214,7 +214,7 @@ def detector_names(incomplete: str = "") -> list[str]:
     return [name for name in DETECTORS if name.startswith(incomplete)]
 
 
-_SHORT = {"output": ["-o"], "jobs": ["-j"]}
+_SHORT = {"output": ["-o"]}
 
 
 # --- groups of options ------------------------------------------------------------------------

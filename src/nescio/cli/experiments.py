@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
@@ -54,19 +55,21 @@ def bench(
         list[int] | None, Option("--seed", help="Run only this seed. May be repeated.")
     ] = None,
     protocol: Annotated[
-        str | None, "'paper' or 'authors'. Default: as the benchmark's file says."
+        str | None,
+        "'paper', 'authors' or 'authors-earlier'. Default: as the benchmark's file says.",
     ] = None,
     skip_bad: SkipBad = False,
-    jobs: Annotated[
-        int,
+    limit: Annotated[
+        int | None,
         Option(
-            "--jobs",
-            "-j",
-            min=1,
-            help="Number of networks to run at once, each in a process of its own and, if there "
-            "are several, on a GPU of its own.",
+            min=2,
+            help="Rehearse: run everything on this many random images of each split, in the folder "
+            "'rehearsal' of the output. The numbers are no results, so they are not shown.",
         ),
-    ] = 1,
+    ] = None,
+    epochs: Annotated[
+        int | None, Option(min=1, help="Epochs of a rehearsal (--limit); default 1.")
+    ] = None,
     show: Annotated[bool, "Print the benchmark's file and exit."] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +78,8 @@ def bench(
     Work that is already done is not repeated: networks and outputs are kept in the cache of the
     output folder, which all benchmarks in this folder share.
 
-    Example: nescio bench paper-main --data /data --set PASCAL-VOC
+    Examples: nescio bench paper-densenet --data /data --set PASCAL-VOC, and before it, to see in
+    minutes whether everything runs, nescio bench paper-densenet --data /data --limit 50
     """
     from nescio.lab.benchmark.spec import load_spec, shipped_specs
 
@@ -98,6 +102,10 @@ def bench(
         typer.echo(shipped_specs()[name], nl=False)
         return
     spec = load_spec(name, protocol=protocol).with_data(data).only(sets or [], seeds or [])
+    if limit:
+        spec = spec.rehearsed(limit, epochs or 1)
+    elif epochs:
+        raise ParameterError("--epochs is for a rehearsal: pass --limit, or set them in a file.")
     if skip_bad:
         spec = replace(spec, sets=tuple(replace(part, skip_bad=True) for part in spec.sets))
     require("torchvision", "torch")
@@ -113,11 +121,19 @@ def bench(
             device=choose_device(run.device),
             batch_size=run.batch_size,
             runtime=run.runtime,
-            jobs=jobs,
             watch=watch,
+            on_estimate=Console(stderr=True, highlight=False, soft_wrap=True).print,
         )
     if as_json:
         print_json([line.as_dict() for line in done.lines])
+        return
+    if limit:
+        skipped = {line.detector: line.skipped for line in done.lines if line.evaluation is None}
+        say(
+            f"Rehearsed {spec.name}: {len(done.lines):,} lines, marked as no results, in "
+            f"{done.folder / RESULTS}.",
+            *(f"{detector} did not run: {why}" for detector, why in skipped.items()),
+        )
         return
     for table in benchmark_tables(done.lines, spec.paper_tables).values():
         print_result_table(table)

@@ -96,7 +96,7 @@ def monitor(
     if state is not None:
         check_target(state, force=True)
     if plot is not None:
-        from nescio.lab.report.page import check_plot_target, draw_monitor
+        from nescio.monitor.report import check_plot_target, draw_monitor
 
         check_plot_target(plot, force=force)
     columns = {"id_column": id_column, "time_column": time_column}

@@ -353,6 +353,7 @@ def convert(
         Checkpoint,
         build_network,
         load_paper_checkpoint,
+        paper_revision,
     )
 
     check_target(output, force=force)
@@ -365,6 +366,7 @@ def convert(
         )
     network: nn.Module
     n_hidden = HIDDEN_UNITS
+    converted: dict[str, Any] = {"output": str(output), "model": name, "label_names": label_names}
     if head is not None:
         if features is not None:
             raise ParameterError("--features is for your own network: leave it out.")
@@ -372,11 +374,11 @@ def convert(
         n_labels, n_hidden = network.get_parameter("head.labels.weight").shape
         if n_labels != len(label_names):
             raise ShapeError(f"{head} has {n_labels} labels; {labels} names {len(label_names)}.")
+        converted["training code"] = paper_revision(name, network)
     else:
         network = build_network(name, len(label_names), weights=weights, features=features)
     architecture = Architecture(name, n_hidden, features)
     preprocessing = chosen_preprocessing(Preprocessing(), image_size, mean, std)
     facts = {"converted_from": [path.name for path in (weights, head) if path is not None]}
     Checkpoint(network, architecture, label_names, preprocessing, facts).save(output, force=force)
-    converted = {"output": str(output), "model": name, "label_names": label_names}
     print_facts(converted, as_json=as_json)

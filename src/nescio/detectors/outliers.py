@@ -115,6 +115,9 @@ class IsolationForest(Detector):
         The number of samples that each tree is grown on (all samples, if there are fewer).
     seed : int
         The seed of the random splits.
+    one_stream : bool
+        Whether all random numbers come from one stream, as in scikit-learn if its random_state is
+        `RandomState(seed)`. By default the forest is that of random_state=seed.
 
     Attributes
     ----------
@@ -145,6 +148,7 @@ class IsolationForest(Detector):
     n_trees: int = 100
     max_samples: int = 256
     seed: int = 0
+    one_stream: bool = False
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -156,9 +160,9 @@ class IsolationForest(Detector):
         from sklearn.ensemble import IsolationForest as Forest
 
         n_samples = min(self.max_samples, len(arrays))
-        forest = Forest(
-            n_estimators=self.n_trees, max_samples=n_samples, random_state=self.seed
-        ).fit(arrays.logits)
+        random = np.random.RandomState(self.seed) if self.one_stream else self.seed
+        forest = Forest(n_estimators=self.n_trees, max_samples=n_samples, random_state=random)
+        forest.fit(arrays.logits)
         trees = [tree.tree_ for tree in forest.estimators_]
         shape = (len(trees), max(tree.node_count for tree in trees))
         self.features_ = np.zeros(shape, np.int32)

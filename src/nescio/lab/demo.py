@@ -18,9 +18,8 @@ from nescio.detectors import Combined, Detector, JointEnergy, MaxLogit
 from nescio.detectors.combined import Default, default_detector
 from nescio.detectors.registry import parse_detector
 from nescio.errors import FileError
-from nescio.lab.benchmark.parallel import Watch, unwatched
 from nescio.lab.benchmark.results import BenchmarkRun, Evidence
-from nescio.lab.benchmark.run import make_pipelines, run_benchmark
+from nescio.lab.benchmark.run import Watch, make_pipelines, run_benchmark, unwatched
 from nescio.lab.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.lab.benchmark.tables import Table, fpr_table, mean_fprs
 from nescio.lab.report import write_report

@@ -13,10 +13,11 @@ import copy
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -56,6 +57,7 @@ TOLERANCE = 1e-4
 _MIN_BATCHES = 20  # with fewer, the export takes longer than it saves
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _IMAGES = "images"
+_NO_MEMORY = re.compile("out of memory|allocate memory")
 
 _BATCHES_PER_PART = 16
 _PART = FileKind("nescio.part", "part of an extraction")
@@ -161,7 +163,9 @@ def extract(
                     runner, split, batch_size, Runtimes.of(runtime), corruption, tuning, train
                 )
             # One runtime computes all parts of a result.
-            n_computed = parts.complete({**key, "runtime": choice.runtime}, read, run, on_images)
+            with memory_advice(f"Take a batch size (--batch-size) of less than {batch_size}."):
+                part_key = {**key, "runtime": choice.runtime}
+                n_computed = parts.complete(part_key, read, run, on_images)
             _save(path, parts, runner, split, {**manifest, **choice.facts()}, force=force)
         # Of a finished result, only a crash may have left them.
         shutil.rmtree(parts.folder, ignore_errors=True)
@@ -349,6 +353,18 @@ def _image_pass(
     if tuning is None:
         return read, checked_run(fast, runner), choice
     return read, tuning.perturbed(runner, train, fast=fast), choice
+
+
+@contextmanager
+def memory_advice(advice: str) -> Iterator[None]:
+    """Say what to set if the memory is too small for what is done in the block."""
+    try:
+        yield
+    except Exception as error:  # torch on a GPU, torch on the CPU and onnxruntime differ
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        if not _NO_MEMORY.search(reason):
+            raise
+        raise ParameterError(f"the memory is too small: {reason} {advice}") from error
 
 
 # --- features of a frozen backbone ---

@@ -14,7 +14,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from nescio.detectors import Mahalanobis
 from nescio.errors import FileFormatError, ParameterError
 from nescio.lab.data.corruptions import corrupted_batches
 from nescio.lab.data.split import Reader, Split, in_batches
-from nescio.lab.extraction import AUTO_RUNTIME, Runtimes
+from nescio.lab.extraction import AUTO_RUNTIME, Runtimes, memory_advice
 from nescio.lab.networks.network import Checkpoint, CheckpointRunner
 from nescio.lab.settings import TuneSettings
 from nescio.metrics import fpr_at_tpr
@@ -346,7 +346,8 @@ def tune(
     forward = fast.forward
     id_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
     ood_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
-    with runner.running() as module:
+    advice = f"Take a batch size (--batch-size) of less than {batch_size}."
+    with memory_advice(advice), runner.running() as module:
         for name, batches in synthetic_sets(reader, seed, batch_size, settings.synthetic):
             scores_of = id_scores if name == _ID else ood_scores
             for pixels in batches:
@@ -377,6 +378,18 @@ def tune(
 Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temperature
 
 
+def grid_steps(
+    settings: TuneSettings, aggregates: Iterable[str]
+) -> dict[tuple[str, float], list[tuple[str, str]]]:
+    """Return the methods and aggregates to score, by direction and epsilon of the step."""
+    wanted = defaultdict(list)
+    for aggregate, method in itertools.product(aggregates, METHODS):
+        direction = settings.direction(method, aggregate)
+        for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
+            wanted[direction, epsilon].append((method, aggregate))
+    return wanted
+
+
 def grid_scores(
     module: nn.Module,
     inputs: torch.Tensor,
@@ -387,12 +400,7 @@ def grid_scores(
     forward: Pass | None = None,
 ) -> dict[Point, NDArray[np.float64]]:
     """Return the scores of a batch of normalised inputs at every setting."""
-    # The methods and aggregates to score, by direction and epsilon of the step.
-    wanted: dict[tuple[str, float], list[tuple[str, str]]] = defaultdict(list)
-    for aggregate, method in itertools.product(mahalanobis, METHODS):
-        direction = settings.direction(method, aggregate)
-        for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
-            wanted[direction, epsilon].append((method, aggregate))
+    wanted = grid_steps(settings, mahalanobis)
     names = tuple(dict.fromkeys(name for name, _ in wanted))
     gaussian = next(iter(mahalanobis.values()))  # they learn the same for every aggregate
     perturbation = find_directions(module, inputs, preprocessing, names, gaussian)

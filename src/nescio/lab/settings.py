@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from nescio._io.files import existing_file
 from nescio._validation import checked_choice, checked_number, checked_whole, from_table
@@ -56,6 +56,15 @@ def from_toml(
     return settings
 
 
+class FromToml:
+    """Settings that a TOML file of their own may hold."""
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Self:
+        """Read a TOML file; keys that it leaves out have their default values."""
+        return from_toml(cls, read_toml(path), path)
+
+
 # --- training -------------------------------------------------------------------------------------
 
 
@@ -93,6 +102,10 @@ class ImageSettings:
         return Preprocessing(self.size, self.mean or mean, self.std or std)
 
 
+BATCH_NORM = ("trained", "first_epoch", "fixed_weights", "fixed")
+"""How batch norm is trained: "Batch norm" in docs/how-to/train-a-network.md says what they mean."""
+
+
 @dataclass(frozen=True)
 class OptimiserSettings:
     """The section [training]: epochs, batches and the Adam optimiser."""
@@ -106,33 +119,31 @@ class OptimiserSettings:
     weight_decay: float = 0.0
     select: str = "val_loss"  # the best epoch: or by the highest "val_map", or the "last" one
     map_area: str = "step"  # or "trapezoid", as for `nescio.metrics.average_precisions`
-    # Batch norm (and dropout) is in evaluation mode from the second epoch on, so that the batch
-    # statistics remain those of the first epoch.
-    freeze_batch_norm: bool = False
+    # Images per pass, if the memory is too small for a batch: the passes' gradients are added. Only
+    # batch norm in training mode notices: its statistics are of the images of a pass.
+    micro_batch: int | None = None
+    batch_norm: str = "trained"  # one of `BATCH_NORM`
     precision: str = "auto"  # bfloat16 on a GPU that supports it; or "float32"
 
     def __post_init__(self) -> None:
         checked_whole("epochs", self.epochs, minimum=1)
         checked_whole("batch_size", self.batch_size, minimum=2)
         checked_whole("seed", self.seed, minimum=0)
+        # Batches are divided evenly; with 3, no pass has the single image that batch norm rejects.
+        checked_whole("micro_batch", self.micro_batch or 3, minimum=3)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ParameterError(f"betas must lie within [0, 1), got {list(self.betas)}.")
         for name in ("lr_head", "lr_backbone", "weight_decay"):
             checked_number(name, getattr(self, name), minimum=0)
         checked_choice("select", self.select, ("val_loss", "val_map", "last"))
         checked_choice("map_area", self.map_area, ("step", "trapezoid"))
+        checked_choice("batch_norm", self.batch_norm, BATCH_NORM)
         checked_choice("precision", self.precision, ("auto", "float32"))
 
 
 @dataclass(frozen=True)
-class TrainSettings:
-    """All settings of a training run, by section.
-
-    Examples
-    --------
-    >>> TrainSettings().training.epochs
-    50
-    """
+class TrainSettings(FromToml):
+    """All settings of a training run, by section."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
     images: ImageSettings = field(default_factory=ImageSettings)
@@ -146,11 +157,6 @@ class TrainSettings:
     def preprocessing(self) -> Preprocessing:
         """The preprocessing of an image before the network."""
         return self.images.preprocessing(self.model.name)
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> TrainSettings:
-        """Read a TOML file; keys that it leaves out have their default values."""
-        return from_toml(cls, read_toml(path), path)
 
     def updated(self, changes: Mapping[str, Mapping[str, Any]]) -> TrainSettings:
         """Return a copy with other values, given as {section: {name: value}}."""
@@ -195,7 +201,7 @@ class MahalanobisSettings:
 
 
 @dataclass(frozen=True)
-class TuneSettings:
+class TuneSettings(FromToml):
     """How the parameters of ODIN and Mahalanobis are chosen."""
 
     images: int = 1000  # at most, of the validation images and of each synthetic set
@@ -211,11 +217,6 @@ class TuneSettings:
             )
         for name in self.synthetic:
             checked_choice("synthetic", name, tuple(CORRUPTIONS))
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> TuneSettings:
-        """Read a TOML file; keys that it leaves out have their default values."""
-        return from_toml(cls, read_toml(path), path)
 
     def direction(self, method: str, aggregate: str) -> str:
         """Return the direction that a method steps in, as `find_directions` names it."""

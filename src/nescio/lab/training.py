@@ -30,7 +30,7 @@ from nescio._io.files import to_json, write_text
 from nescio._version import __version__
 from nescio.errors import DatasetError, FileError, NonFiniteError, ParameterError
 from nescio.lab.data.split import Augmentation, Indices, Reader, Split, in_batches
-from nescio.lab.extraction import AUTO_RUNTIME, Runtimes, cached_features
+from nescio.lab.extraction import AUTO_RUNTIME, Runtimes, cached_features, memory_advice
 from nescio.lab.networks.network import (
     Architecture,
     Checkpoint,
@@ -210,15 +210,14 @@ def check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any]
             for section, values in facts["settings"].items()
             for name, value in values.items()
         }
-        del named["[training] epochs"]
         for part in ("train", "val"):
             hashes = (facts[part][name][:12] for name in ("data_fingerprint", "data_sample"))
             named[f"{part} data"] = "-".join(hashes)
         return named
 
-    theirs, mine = flat(saved), flat(ours)
-    for name, value in mine.items():
-        if theirs.get(name) != value:
+    theirs = flat(saved)
+    for name, value in flat(ours).items():
+        if theirs.get(name) != value and name != "[training] epochs":
             raise ParameterError(
                 f"{path} is from a run with a different {name}: {theirs.get(name)!r}, not "
                 f"{value!r}. Use the same settings and data, or start again with force=True."
@@ -255,11 +254,18 @@ class Trainer:
         self.train_data, self.val_data = data
         self.folder = folder
         self.device = device
+        self.n_at_once = self.settings.micro_batch or self.settings.batch_size  # images of a pass
         self.history: list[Epoch] = []
         network = checkpoint.network.to(device)
         self.trained: nn.Module = network.head if settings.model.freeze else network  # type: ignore[assignment]
         chosen = settings.model.spectral_norm
         self.spectral = SpectralNorm(network, self.trained, chosen) if chosen else None
+        # The batch norms that have fixed weights: the backbone's, or all of a user's own module.
+        parts = (network.backbone if isinstance(network, Network) else network).modules()
+        norms = [part for part in parts if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+        self.fixed = norms if self.settings.batch_norm.startswith("fixed") else []
+        for norm in self.fixed:
+            norm.requires_grad_(False)
         self.optimiser = torch.optim.Adam(
             _parameter_groups(self.trained, self.settings),
             betas=self.settings.betas,
@@ -274,12 +280,14 @@ class Trainer:
 
     def run(self, on_images: Callable[[int], object], on_epoch: Callable[[Epoch], object]) -> None:
         """Train the epochs that remain."""
+        advice = f"Set micro_batch in [training] ([train.training]) to less than {self.n_at_once}."
         for number in range(len(self.history) + 1, self.settings.epochs + 1):
             # For dropout and the like: the same if the epoch is repeated.
             mixed = np.random.SeedSequence((self.settings.seed, number))
             torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> 1))
-            train_loss = self._train_epoch(number, on_images)
-            val_loss, val_map = self.validate()
+            with memory_advice(advice):
+                train_loss = self.train_epoch(number, on_images)
+                val_loss, val_map = self.validate()
             epoch = Epoch(number, train_loss, val_loss, val_map)
             self.history.append(epoch)
             self.save()
@@ -293,8 +301,14 @@ class Trainer:
             return max(self.history, key=lambda epoch: epoch.val_map)
         return min(self.history, key=lambda epoch: epoch.val_loss)
 
-    def _train_epoch(self, number: int, on_images: Callable[[int], object]) -> float:
-        self.trained.train(number == 1 or not self.settings.freeze_batch_norm)
+    def train_epoch(
+        self, number: int, on_images: Callable[[int], object] = lambda count: None
+    ) -> float:
+        """Train on all images once; return the mean loss."""
+        self.trained.train(number == 1 or self.settings.batch_norm in ("trained", "fixed_weights"))
+        if self.settings.batch_norm == "fixed":
+            for norm in self.fixed:
+                norm.eval()
         if self.spectral:
             self.spectral.track()
         total, seed = 0.0, (self.settings.seed, number)
@@ -303,17 +317,20 @@ class Trainer:
         size = min(self.settings.batch_size, n_images)
         # An incomplete last batch is left out.
         batches = [order[start : start + size] for start in range(0, n_images - size + 1, size)]
-        for inputs, labels in self.train_data.batches(batches, seed):
-            self.optimiser.zero_grad(set_to_none=True)
+        n_passes = math.ceil(size / self.n_at_once)
+        passes = [part for batch in batches for part in np.array_split(batch, n_passes)]
+        for place, (inputs, labels) in enumerate(self.train_data.batches(passes, seed), 1):
             # Spectral norms are computed before autocast, in float32.
             with (
                 self.spectral.weights() if self.spectral else nullcontext(),
                 torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed),
             ):
                 logits = checked_logits(self.trained(inputs), labels.shape[1])
-            loss = binary_cross_entropy_with_logits(logits.float(), labels)
+            loss = binary_cross_entropy_with_logits(logits.float(), labels) * (len(labels) / size)
             loss.backward()  # type: ignore[no-untyped-call]
-            self.optimiser.step()
+            if place % n_passes == 0:
+                self.optimiser.step()
+                self.optimiser.zero_grad(set_to_none=True)
             total += float(loss.detach())
             on_images(len(labels))
         on_images(n_images - size * len(batches))
@@ -327,7 +344,7 @@ class Trainer:
             self.spectral.settle()
         self.trained.eval()
         truth = self.val_data.labels
-        batches = in_batches(len(truth), self.settings.batch_size)
+        batches = in_batches(len(truth), self.n_at_once)
         with torch.inference_mode():
             logits = torch.cat(
                 [self.trained(inputs).float().cpu() for inputs, _ in self.val_data.batches(batches)]
@@ -373,13 +390,12 @@ class Trainer:
             raise ParameterError(
                 f"{path} already has {len(self.history)} epochs, more than {self.settings.epochs}."
             )
-        adam: dict[int, dict[str, Tensor]] = {}
+        optimiser = self.optimiser.state_dict()
         for key, value in state.items():
             if key.startswith("adam."):
                 _, index, name = key.split(".")
-                adam.setdefault(int(index), {})[name] = value
-        groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": adam, "param_groups": groups})
+                optimiser["state"].setdefault(int(index), {})[name] = value
+        self.optimiser.load_state_dict(optimiser)
         self._write_metrics()  # a crash may have happened between the two files
 
     def _state(self) -> dict[str, Tensor]:

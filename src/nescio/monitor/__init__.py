@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nescio.monitor.martingale import Change, Place
 from nescio.monitor.monitor import Monitor
+from nescio.monitor.report import draw_monitor
 from nescio.monitor.windows import Window
 
-__all__ = ["Change", "Monitor", "Place", "Window"]
+__all__ = ["Change", "Monitor", "Place", "Window", "draw_monitor"]

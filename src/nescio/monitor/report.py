@@ -1,15 +1,18 @@
-"""What a monitor says: a few lines of text, a card for notebooks, and figures."""
+"""What a monitor says: a few lines of text, a card for notebooks, figures, and a page of them."""
 
 from __future__ import annotations
 
 import math
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nescio._charts.results import View
-from nescio._charts.svg import Chart, Markup, Scale, percent, power_of_ten
-from nescio.errors import counted
+from nescio._charts.svg import Chart, Markup, Scale, chart_style, percent, power_of_ten, sheet
+from nescio._io.files import check_target, replacing
+from nescio.errors import ParameterError, counted
 from nescio.monitor.windows import COVERAGE, Window
 
 if TYPE_CHECKING:
@@ -213,3 +216,33 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
         f"{COVERAGE * 100:.4g} %."
     )
     return ("Flagged share", text, chart.draw())
+
+
+# --- as a page: one column, without a script ------------------------------------------------------
+
+
+def check_plot_target(path: str | Path, *, force: bool) -> None:
+    """Raise if no page can be written to this path."""
+    if Path(path).suffix.lower() != ".html":
+        raise ParameterError(f"cannot write {path}: the name must end in .html.")
+    check_target(path, force=force)
+
+
+def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
+    """Write the figures of a monitor as an HTML page; an existing file needs `force`."""
+    check_plot_target(path, force=force)
+    body = "\n".join(
+        f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{drawing}</section>"
+        for title, text, drawing in monitor_figures(monitor)
+    )
+    page = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>nescio monitor</title><style>{chart_style()}{sheet('monitor.css')}</style></head>"
+        "<body><h1>Does the stream still look like the calibration data?</h1>"
+        f"<pre>{escape(monitor.summary())}</pre>\n{body}\n</body></html>\n"
+    )
+    with replacing(path, force=force) as temporary:
+        temporary.write_text(page, encoding="utf-8")

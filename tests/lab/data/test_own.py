@@ -7,8 +7,7 @@ import pytest
 
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError
 from nescio.lab.data import (
-    COCO_VOC_CLASSES,
-    NUS_WIDE_CLASSES,
+    imagenet22k_classes,
     load_folder,
     load_imagenet22k,
     load_table,
@@ -74,10 +73,10 @@ def imagenet_tree(root, classes, *, without=(), named=()):
 
 
 @pytest.mark.parametrize(
-    ("split", "classes", "note"),
-    [("coco-voc", COCO_VOC_CLASSES, "red alder"), ("nus-wide", NUS_WIDE_CLASSES, "not published")],
+    ("split", "note"), [("coco-voc", "red alder"), ("nus-wide", "not published")]
 )
-def test_the_two_lists(tmp_path, split, classes, note):
+def test_the_two_lists(tmp_path, split, note):
+    classes = imagenet22k_classes()[split]
     assert len(set(classes.values())) == 20
     assert all(re.fullmatch(r"n\d{8}", wordnet_id) for wordnet_id in classes.values())
     loaded = load_imagenet22k(imagenet_tree(tmp_path, classes), split)
@@ -94,15 +93,17 @@ def test_the_two_lists(tmp_path, split, classes, note):
 def test_folders_may_be_called_by_the_class(tmp_path):
     touch(tmp_path, "giant clam/x.jpg")
     named = ["dolphin", "venus flytrap"]
-    root = imagenet_tree(tmp_path, COCO_VOC_CLASSES, without=["giant clam"], named=named)
+    root = imagenet_tree(
+        tmp_path, imagenet22k_classes()["coco-voc"], without=["giant clam"], named=named
+    )
     split = load_imagenet22k(root, "coco-voc")
     assert split.files[0] == "dolphin/n02069412_1.JPEG"
     assert "venus_flytrap/n12782915_1.JPEG" in split.files
-    assert split.files[list(COCO_VOC_CLASSES).index("giant clam")] == "giant clam/x.jpg"
+    assert split.files[split.label_names.index("giant clam")] == "giant clam/x.jpg"
 
 
 def test_a_missing_class_is_named(tmp_path):
-    root = imagenet_tree(tmp_path, COCO_VOC_CLASSES, without=["deer", "bat"])
+    root = imagenet_tree(tmp_path, imagenet22k_classes()["coco-voc"], without=["deer", "bat"])
     (root / "n02139199").mkdir()
     with pytest.raises(DatasetError, match=r"class deer \(n02431122\).*See docs"):
         load_imagenet22k(root, "coco-voc")

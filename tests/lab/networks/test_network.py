@@ -28,12 +28,14 @@ from nescio.lab.networks.network import (
     build_network,
     checked_logits,
     load_paper_checkpoint,
+    paper_revision,
 )
 from nescio.lab.networks.weights import (
     lite_imagenet_file,
     load_file,
     read_state_dict,
     torchvision_imagenet_file,
+    torchvision_imagenet_source,
 )
 from nescio.models.torch_models import arrays_of
 
@@ -443,3 +445,24 @@ def test_checkpoints_of_the_paper_give_the_same_logits(name, parallel, tmp_path)
     other = "resnet101" if name == "densenet121" else "densenet121"
     with pytest.raises(FileFormatError, match=r"clsfier\.pth does not fit: size mismatch"):
         load_paper_checkpoint(other, backbone_file, head_file)
+
+
+@pytest.mark.parametrize("name", ["densenet121", "resnet101"])
+def test_the_revision_of_the_papers_code_is_seen_in_the_batch_norms(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    network = build_network(name, 3)
+    assert "download https://download.pytorch.org/models/" in paper_revision(name, network)
+    file, _ = torchvision_imagenet_source(name)
+    file.parent.mkdir(parents=True)
+    published = torchvision.models.get_model(name, weights=None).state_dict()
+    save(published, file)
+    network = build_network(name, 3, weights=file)
+    norm = [part for part in network.backbone.modules() if isinstance(part, nn.BatchNorm2d)][40]
+    network.train()(images())  # the statistics follow the data
+    assert paper_revision(name, network).startswith("9342b35")
+    for part, value in network.backbone.named_buffers():
+        value.copy_(published[part])
+    assert paper_revision(name, network).startswith("b0bc0cd")
+    with torch.no_grad():
+        norm.bias[0] += 1e-5  # one step of the optimiser
+    assert "d7b1547" in paper_revision(name, network)

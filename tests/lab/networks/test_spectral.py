@@ -31,11 +31,11 @@ def normalised(settings):
     return make
 
 
-@pytest.mark.parametrize("freeze_batch_norm", [False, True])
+@pytest.mark.parametrize("batch_norm", ["trained", "first_epoch", "fixed_weights"])
 def test_the_spectral_norm_of_every_layer_is_one(
-    freeze_batch_norm, settings, normalised, train_and_val, tmp_path
+    batch_norm, settings, normalised, train_and_val, tmp_path
 ):
-    options = {"epochs": 3, "select": "last", "freeze_batch_norm": freeze_batch_norm}
+    options = {"epochs": 3, "select": "last", "batch_norm": batch_norm}
     run = train(normalised(**options), *train_and_val, tmp_path / "run")
     norms = spectral_norms(load_checkpoint(run.checkpoint).network)
     assert set(norms) == {

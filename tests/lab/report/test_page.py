@@ -8,18 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import nescio as ns
 from fixtures.reports import Page, build, result_line
-from fixtures.streams import fed, logits_of
 from nescio import scores
 from nescio._charts.svg import sheet
-from nescio.errors import FileError, InputError, ParameterError
+from nescio.errors import FileError, InputError
 from nescio.lab.benchmark.results import Line
-from nescio.lab.report import build_report, draw_monitor, write_report
+from nescio.lab.report import build_report, write_report
 from nescio.lab.report.page import resource
 from nescio.metrics import auroc, evaluate
 from nescio.metrics.comparison import Scored
-from nescio.monitor import Monitor
 from nescio.outputs import Outputs
 
 # --- the file: inert, offline, repeatable and small ---
@@ -303,43 +300,3 @@ def test_small_print_is_of_the_first_seed_only():
     assert "[49.00, 51.00]" not in once.text
     assert "knn : no <features>." in build(lines[:4]).text
     assert "no detector could run" in build([skipped]).text
-
-
-# --- the page of a monitor ---
-
-
-def test_a_plot_without_inputs(tmp_path, rng):
-    detector = ns.JointEnergy().calibrate(logits_of(rng, 100))
-    draw_monitor(Monitor(detector), tmp_path / "a.html")
-    assert "nan" not in (tmp_path / "a.html").read_text("utf-8").lower()
-
-
-def test_the_plot_shows_the_incomplete_window_and_the_start_of_a_change(tmp_path, rng):
-    detector = ns.JointEnergy().calibrate(logits_of(rng, 1500))
-    monitor = fed(Monitor(detector), detector, logits_of(rng, 500))
-    fed(monitor, detector, logits_of(rng, 120, shift=-2.0))
-    draw_monitor(monitor, tmp_path / "plot.html")
-    text = (tmp_path / "plot.html").read_text("utf-8")
-    assert text.count('class="dot ') == 2
-    assert "inputs 501 to 620" in text
-    assert "(window incomplete)" in text
-    assert "The last window is incomplete: it has 120 inputs." in text
-    assert f"change at {monitor.change.since.number:,}" in text
-
-
-def test_the_plot_shows_alarm_and_windows(tmp_path, rng):
-    detector = ns.JointEnergy().calibrate(logits_of(rng, 1500))
-    monitor, ids = Monitor(detector), ["<script>alert(1)</script>"] * 1500
-    monitor.update(detector.assess(ns.Outputs(logits_of(rng, 1500, shift=-1.5), ids=ids)))
-    draw_monitor(monitor, tmp_path / "plot.html")
-    text = (tmp_path / "plot.html").read_text("utf-8")
-    assert "<script" not in text
-    assert "&lt;script" in text
-    assert text.count('class="dot out"') == 3
-    assert f"noticed at {monitor.alarm_at:,}" in text
-    [summary] = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
-    assert summary.startswith("ALARM: since about input ")
-    with pytest.raises(FileError, match="exists already"):
-        draw_monitor(monitor, tmp_path / "plot.html")
-    with pytest.raises(ParameterError, match=r"must end in \.html"):
-        draw_monitor(monitor, tmp_path / "plot.png")

@@ -5,7 +5,7 @@
     FOLDER/runs/SET-seed-0.safetensors      its evidence
 
 A line is one detector on one OOD set for one seed, with a manifest. Each network has separate
-files, so that several networks can be run in parallel.
+files, so that several commands can run networks at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from nescio._io.files import existing_file, write_text
 from nescio._io.tensors import FileKind
 from nescio._validation import checked_whole, from_table
-from nescio.errors import FileError, FileFormatError
+from nescio.errors import FileError, FileFormatError, ParameterError
 from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Comparison, Scored, Spread
 from nescio.outputs import Outputs
@@ -49,7 +49,8 @@ class Line:
         head = {name: getattr(self, name) for name in ("spec", "id", "ood", "detector", "seed")}
         evaluation = self.evaluation
         outcome = {"skipped": self.skipped} if evaluation is None else evaluation.as_dict()
-        return {**head, **outcome, "manifest": dict(self.manifest)}
+        mark = {"rehearsal": True} if "rehearsal" in self.manifest else {}
+        return {**head, **mark, **outcome, "manifest": dict(self.manifest)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Line:
@@ -81,8 +82,8 @@ def _check_manifest(manifest: Mapping[str, Any]) -> None:
         float(setting["epsilon"]), float(setting["temperature"] or 1)
 
 
-def read_lines(path: str | Path) -> list[Line]:
-    """Read the lines of a result file."""
+def read_lines(path: str | Path, *, rehearsal: bool = False) -> list[Line]:
+    """Read the lines of a result file; those of a rehearsal are no results, and rejected."""
     lines = []
     try:
         texts = existing_file(path).read_text("utf-8").splitlines()
@@ -98,6 +99,8 @@ def read_lines(path: str | Path) -> list[Line]:
                 f"line {number} of {path} is not a result line of nescio bench. To report on your "
                 "own outputs, pass them with --id."
             ) from error
+    if not rehearsal and any("rehearsal" in line.manifest for line in lines):
+        raise ParameterError(f"{path} is a rehearsal: its numbers are no results. Omit --limit.")
     return lines
 
 

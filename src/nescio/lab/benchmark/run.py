@@ -21,7 +21,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,6 @@ import torch
 from numpy.typing import NDArray
 
 from nescio._io.files import locked, write_text
-from nescio._validation import checked_whole
 from nescio._version import __version__
 from nescio.errors import (
     BenchmarkError,
@@ -43,8 +42,8 @@ from nescio.errors import (
     counted,
     warn,
 )
+from nescio.lab.benchmark.estimate import estimate
 from nescio.lab.benchmark.paper import size_remark
-from nescio.lab.benchmark.parallel import Advance, Watch, run_in_processes, unwatched
 from nescio.lab.benchmark.results import (
     RESULTS,
     BenchmarkRun,
@@ -58,7 +57,7 @@ from nescio.lab.benchmark.results import (
     save_evidence,
     write_lines,
 )
-from nescio.lab.benchmark.spec import BenchmarkSet, BenchmarkSpec, resolve_detector
+from nescio.lab.benchmark.spec import BenchmarkSet, BenchmarkSpec
 from nescio.lab.benchmark.tables import benchmark_tables
 from nescio.lab.data import load
 from nescio.lab.data.split import BadFile, Split, find_damaged
@@ -79,6 +78,18 @@ from nescio.models.base import POOLED, layer_names
 from nescio.models.images import content_hash
 from nescio.outputs import Outputs
 
+Advance = Callable[[int], object]
+"""Called with the number of steps just done."""
+
+Watch = Callable[[str, int], AbstractContextManager[Advance]]
+"""Called with the name of a stage and its number of steps, or 0; yields what to report steps to."""
+
+
+def unwatched(_stage: str, _total: int) -> AbstractContextManager[Advance]:
+    """Advance to nobody."""
+    return nullcontext(lambda steps: None)
+
+
 _BEST = "best.json"
 _KEY_LENGTH = 16
 _NAMED = 5  # damaged images in an error
@@ -91,8 +102,8 @@ def run_benchmark(
     device: torch.device | str = "cpu",
     batch_size: int = 16,
     runtime: str = AUTO_RUNTIME,
-    jobs: int = 1,
     watch: Watch = unwatched,
+    on_estimate: Callable[[str], object] | None = None,
 ) -> BenchmarkRun:
     """Run the parts of a spec that are not done yet.
 
@@ -102,67 +113,60 @@ def run_benchmark(
         With the folder of its data filled in: see `BenchmarkSpec.with_data`.
     folder : path
         The results are written to `folder/NAME`. All benchmarks of a folder share `folder/cache`.
+        A rehearsal (`BenchmarkSpec.rehearsed`) has both in `folder/rehearsal`, and no tables.
     device, batch_size
         What networks run on, and the images per batch of tuning and extraction. Training has its
         own batch size in the settings.
     watch : Watch
         Called for each stage of the work.
+    on_estimate : callable, optional
+        Called before the work with a sentence on the time, memory and disk that it needs.
     runtime : str
         What runs the networks, except to train them; as for `extract`.
-    jobs : int
-        Number of networks that are run at once, each in a process of its own. With the device
-        "cuda", they are distributed over all GPUs. A script that uses this needs
-        `if __name__ == "__main__":` around its code.
 
     Raises
     ------
     BenchmarkError
         If some of several networks failed. The results of the others are written.
     """
-    checked_whole("jobs", jobs, minimum=1)
+    folder = Path(folder) / "rehearsal" if spec.limit else Path(folder)
     pipelines = make_pipelines(
         spec, folder, device=device, batch_size=batch_size, runtime=runtime, watch=watch
     )
-    folder = Path(folder) / spec.name
-    lines = _all_lines(pipelines, folder, jobs, watch)
+    folder = folder / spec.name
+    pending = [p for p in pipelines if not lines_file(folder, p.data.name, p.seed).exists()]
+    if pending and on_estimate:
+        on_estimate(estimate(pending))
+    lines = _all_lines(pipelines, folder)
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
-        table.write(folder / "tables", name)
+        if not spec.limit:
+            table.write(folder / "tables", name)
     return BenchmarkRun(folder, tuple(lines))
 
 
-def _all_lines(pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Watch) -> list[Line]:
+def _all_lines(pipelines: Sequence[Pipeline], folder: Path) -> list[Line]:
     """Return the lines of all networks, written to the folder as soon as there are some."""
-    several = jobs > 1 and len(pipelines) > 1
-    failed = run_in_processes(run_network, pipelines, folder, jobs, watch) if several else {}
     lines: list[Line] = []
-    for index, pipeline in enumerate(pipelines):
-        if index in failed:
-            continue
+    failed = []
+    for pipeline in pipelines:
         try:
-            if several:
-                lines += read_lines(lines_file(folder, pipeline.data.name, pipeline.seed))
-            else:
-                lines += run_network(pipeline, folder)
+            path = lines_file(folder, pipeline.data.name, pipeline.seed)
+            # Two commands never run the same network at once.
+            with locked(path, partial(pipeline.stage, "waiting for another process", 0)):
+                lines += _network_lines(pipeline, path)
         except NescioError as error:
             if len(pipelines) == 1:
                 raise
-            failed[index] = str(error)
+            failed.append(f"  {pipeline.title}: {error}")
             continue
         write_lines(folder / RESULTS, lines)
     if failed:
-        named = "\n".join(f"  {pipelines[i].title}: {why}" for i, why in sorted(failed.items()))
+        named = "\n".join(failed)
         raise BenchmarkError(
             f"{len(failed)} of {len(pipelines)} networks failed:\n{named}\nThe results of the "
             "others are kept. Run the same command again to continue with these."
         )
     return lines
-
-
-def run_network(pipeline: Pipeline, folder: Path) -> list[Line]:
-    """Return the lines of one network; two processes never run the same one at once."""
-    path = lines_file(folder, pipeline.data.name, pipeline.seed)
-    with locked(path, lambda: pipeline.stage("waiting for another process", 0)):
-        return _network_lines(pipeline, path)
 
 
 def _network_lines(pipeline: Pipeline, path: Path) -> list[Line]:
@@ -190,7 +194,7 @@ def _network_lines(pipeline: Pipeline, path: Path) -> list[Line]:
     id_outputs = outputs.pop(data.name)
     with pipeline.stage("evaluating", len(spec.detectors) * len(outputs)) as advance:
         comparison = compare_outputs(
-            {text: resolve_detector(text, mean_labels=data.mean_labels) for text in spec.detectors},
+            {text: spec.detector(text, mean_labels=data.mean_labels) for text in spec.detectors},
             id_outputs,
             outputs,
             train=train,
@@ -216,7 +220,8 @@ def _finished_lines(
     if any(":" in text for text in detectors):
         return None  # the code of a user's own detector may have changed
     try:
-        lines, evidence = read_lines(path), load_evidence(path.with_suffix(".safetensors"))
+        lines = read_lines(path, rehearsal=True)
+        evidence = load_evidence(path.with_suffix(".safetensors"))
     except FileError:  # missing, or written by another version
         return None
     wanted = {(ood, text) for ood in pipeline.data.ood for text in detectors}
@@ -264,8 +269,10 @@ def _manifest(
         "device": pipeline.device.type,
         "features": ",".join(train.manifest["layers"]),
         "fit_on": dict(pipeline.spec.fit_on),
+        "variants": dict(pipeline.spec.variants),
         **({"held_out": {"val": on_val}} if (on_val := pipeline.spec.calibrated_on_val()) else {}),
         "bootstrap": pipeline.spec.bootstrap,
+        **({"rehearsal": {"limit": pipeline.spec.limit}} if pipeline.spec.limit else {}),
         "versions": {
             "nescio": __version__,
             "torch": torch.__version__,
@@ -507,16 +514,14 @@ def make_pipelines(
     sets = []
     with watch("reading the data sets", len(spec.sets)) as advance:
         for source in spec.sets:
-            indexed = partial(load, skip_bad=source.skip_bad)
-            splits = {
-                part: indexed(source.data, split=spec.split_name(source, part))
-                for part in ("train", "val", "test")
-            }
+            indexed = partial(_indexed, spec.limit, source.skip_bad)
+            parts = (spec.split_name(source, part) for part in ("train", "val", "test"))
+            train, val, test = (indexed(source.data, part) for part in parts)
             ood = {name: indexed(address) for name, address in source.ood.items()}
-            sets.append(LoadedSet(source, **splits, ood=ood))
+            sets.append(LoadedSet(source, train, val, test, ood))
             advance(1)
     sets = checked_sets(sets, cache, watch)
-    for data in sets if spec.paper_tables else ():
+    for data in sets if spec.paper_tables and not spec.limit else ():
         for name, split in data.ood.items():
             if remark := size_remark(data.name, name, len(split)):
                 warn(remark, ImplausibleValuesWarning)
@@ -543,6 +548,11 @@ def make_pipelines(
             with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
                 initial_network(pipeline.settings, len(pipeline.data.train.label_names or ()))
     return pipelines
+
+
+def _indexed(limit: int, skip_bad: bool, address: str, split: str | None = None) -> Split:
+    whole = load(address, split=split, skip_bad=skip_bad)
+    return whole.sample(limit or len(whole), seed=0)
 
 
 def _key(facts: Mapping[str, Any]) -> str:

@@ -75,14 +75,17 @@ class BenchmarkSpec:
     bootstrap: int = 1000  # resamples for the intervals
     features: str | None = None  # the layers that detectors read, as `extract` takes them
     fit_on: Mapping[str, str] = field(default_factory=dict)  # "train" or "val", by detector
+    variants: Mapping[str, str] = field(default_factory=dict)  # what names in detectors stand for
     nus_wide_halves: str = "nescio"  # or "authors": see `load_nus_wide`
-    protocol: str = "paper"  # or "authors": see `with_protocol`
+    limit: int = 0  # images of each split in a rehearsal; 0 for all of them, and results
+    protocol: str = "paper"  # one of `PROTOCOLS`
 
     def __post_init__(self) -> None:
         for name in ("detectors", "sets", "seeds"):
             if not getattr(self, name):
                 raise ParameterError(f"{name} must not be empty.")
         checked_whole("bootstrap", self.bootstrap, minimum=0)
+        checked_whole("limit", self.limit, minimum=0)
         layer_names(self.features)  # raises an error if it names none
         checked_choice("nus_wide_halves", self.nus_wide_halves, ("nescio", "authors"))
         checked_choice("protocol", self.protocol, PROTOCOLS)
@@ -96,8 +99,8 @@ class BenchmarkSpec:
         for key in self.paper_tables:
             find_paper_table(key)
         _refuse_duplicates("seed", self.seeds)
-        for text in self.detectors:
-            resolve_detector(text)  # raises an error if there is no such detector
+        for text in (*self.detectors, *self.variants):
+            self.detector(text)  # raises an error if there is no such detector
         _refuse_duplicates("detector", ("".join(text.split()) for text in self.detectors))
         # Names are compared as file names, on systems that ignore upper and lower case too.
         _refuse_duplicates("set", (file_name(part.name).lower() for part in self.sets))
@@ -107,9 +110,14 @@ class BenchmarkSpec:
                     f"the set {part.name!r} has a network from a file: name a single seed."
                 )
 
+    def detector(self, text: str, *, mean_labels: int = 1) -> Detector:
+        """Return what an entry of detectors stands for, with k=mean_labels as the number."""
+        text = self.variants.get(text, text)
+        return build_detector(re.sub(r"\bk\s*=\s*mean_labels\b", f"k={mean_labels}", text))
+
     def aggregates(self) -> tuple[str, ...]:
         """Return the aggregates that a detector needs outputs of perturbed inputs for."""
-        reads = {name for text in self.detectors for name in resolve_detector(text).scores_from}
+        reads = {name for text in self.detectors for name in self.detector(text).scores_from}
         return tuple(
             aggregate
             for aggregate in ("max", "sum")
@@ -123,7 +131,7 @@ class BenchmarkSpec:
 
     def calibrated_on_val(self) -> tuple[str, ...]:
         """Return the detectors that learn from held-out data, which is the validation data."""
-        return tuple(text for text in self.detectors if resolve_detector(text).learns_from_held_out)
+        return tuple(text for text in self.detectors if self.detector(text).learns_from_held_out)
 
     def split_name(self, source: BenchmarkSet, part: str) -> str:
         """Return the name of the split that is a set's "train", "val" or "test" part."""
@@ -138,6 +146,11 @@ class BenchmarkSpec:
                 f"the benchmark {self.name} needs to know where its data is (--data)."
             )
         return placed
+
+    def rehearsed(self, limit: int, epochs: int) -> BenchmarkSpec:
+        """Return a copy that runs everything on `limit` random images of each split."""
+        train = self.train.updated({"training": {"epochs": epochs}})
+        return replace(self, limit=limit, train=train)
 
     def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
         """Return a copy with some of the sets and seeds; an empty list keeps all of them."""
@@ -154,11 +167,6 @@ class BenchmarkSpec:
             sets=tuple(part for part in self.sets if part.name in names or not names),
             seeds=tuple(seed for seed in self.seeds if seed in seeds or not seeds),
         )
-
-
-def resolve_detector(text: str, *, mean_labels: int = 1) -> Detector:
-    """Return a detector by its name in a spec, with k=mean_labels replaced by the number."""
-    return build_detector(re.sub(r"\bk\s*=\s*mean_labels\b", f"k={mean_labels}", text))
 
 
 def shipped_specs() -> dict[str, str]:
@@ -200,24 +208,26 @@ def _refuse_duplicates(what: str, names: Iterable[object]) -> None:
             raise ParameterError(f"duplicate {what}: {name!r}.")
 
 
-PROTOCOLS = ("paper", "authors")
+PROTOCOLS = ("paper", "authors", "authors-earlier")
+"""The paper's has the defaults of all settings; each other one changes those of the one before."""
 
 
 def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict[str, Any]:
     """Return the table of a benchmark, with a protocol's settings where it has none of its own.
 
-    The protocol is by default the one that the table names, or the paper's. The settings of the
-    authors' code are in authors.toml, and in the table's own [authors].
+    The protocol is by default the one that the table names, or the paper's. Its settings are in
+    files such as authors.toml, and in the table's own sections of their names, such as [authors].
     """
-    own = {name: value for name, value in table.items() if name not in PROTOCOLS}
+    own = {name: value for name, value in table.items() if name not in PROTOCOLS[1:]}
     name = checked_choice("protocol", protocol or own.get("protocol", "paper"), PROTOCOLS)
-    for key in PROTOCOLS:
+    for key in PROTOCOLS[1:]:
         if not isinstance(table.get(key, {}), Mapping):
             raise ParameterError(f"{key} must be a table of settings, got {table[key]!r}.")
     settings: dict[str, Any] = {}
-    if name != "paper":
-        settings = tomllib.loads((files(__package__) / f"{name}.toml").read_text("utf-8"))
-    return merged(merged(settings, table.get(name, {})), own) | {"protocol": name}
+    for part in PROTOCOLS[1 : PROTOCOLS.index(name) + 1]:
+        shipped = tomllib.loads((files(__package__) / f"{part}.toml").read_text("utf-8"))
+        settings = merged(merged(settings, shipped), table.get(part, {}))
+    return merged(settings, own) | {"protocol": name}
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

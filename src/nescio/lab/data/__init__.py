@@ -18,12 +18,11 @@ from nescio.lab.data.digits import SPLITS as DIGITS_SPLITS, load_digits
 from nescio.lab.data.own import load_folder, load_table
 from nescio.lab.data.published import (
     COCO_SPLITS,
-    COCO_VOC_CLASSES,
     IMAGENET22K_SPLITS,
-    NUS_WIDE_CLASSES,
     NUS_WIDE_SPLITS,
     VOC_SPLITS,
     VOC_TRAINVAL_SPLITS,
+    imagenet22k_classes,
     load_coco,
     load_imagenet22k,
     load_nus_wide,
@@ -34,16 +33,15 @@ from nescio.lab.data.published import (
 from nescio.lab.data.split import BadFile, Split, check_split, find_damaged
 
 __all__ = [
-    "COCO_VOC_CLASSES",
     "CORRUPTIONS",
     "DATASETS",
-    "NUS_WIDE_CLASSES",
     "SYNTHETIC_SETS",
     "BadFile",
     "DataAddress",
     "DataSource",
     "Split",
     "find_damaged",
+    "imagenet22k_classes",
     "load",
     "load_coco",
     "load_digits",

@@ -9,8 +9,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -367,61 +370,18 @@ def load_textures(root: str | Path, split: str = "", *, skip_bad: bool = False) 
     return split_of_classes("textures", "", images, files_of_class)
 
 
-COCO_VOC_CLASSES = {
-    "dolphin": "n02069412",
-    "deer": "n02431122",
-    "bat": "n02139199",
-    "rhino": "n02392434",
-    "raccoon": "n02508213",
-    "octopus": "n01970164",
-    "giant clam": "n01959492",
-    "leech": "n01937909",
-    "venus flytrap": "n12782915",
-    "cherry tree": "n12641413",
-    "Japanese cherry": "n12649317",
-    "redwood": "n12285512",
-    "sunflower": "n11978713",
-    "croissant": "n07691650",
-    "stick cinnamon": "n07814390",
-    "cotton": "n12176953",
-    "rice": "n12126084",
-    "sugar cane": "n12132956",
-    "bamboo": "n12147226",
-    "turmeric": "n12356395",
-}
-"""Classes that MS-COCO and PASCAL-VOC do not have: name to WordNet id, as published."""
-
-NUS_WIDE_CLASSES = {
-    "asterism": "n09208496",
-    "battery": "n02810471",
-    "cave": "n09238926",
-    "cylinder": "n03156279",
-    "delta": "n09264803",
-    "fabric": "n03309808",
-    "filament": "n03336575",
-    "fire bell": "n03344305",
-    "hornet nest": "n09475044",
-    "kazoo": "n03609397",
-    "lichen": "n12987056",
-    "naval equipment": "n03811847",
-    "newspaper": "n03822171",
-    "paperclip": "n03886762",
-    "pythium": "n12982468",
-    "satellite": "n04137444",
-    "thumb": "n04430896",
-    "x-ray tube": "n04609811",
-    "yeast": "n13025647",
-    "zither": "n04615226",
-}
-"""Classes that NUS-WIDE does not have: name to WordNet id, found by WordNet 3.0 names."""
-
-CLASS_LISTS = {"coco-voc": COCO_VOC_CLASSES, "nus-wide": NUS_WIDE_CLASSES}
-IMAGENET22K_SPLITS = tuple(CLASS_LISTS)
+IMAGENET22K_SPLITS = ("coco-voc", "nus-wide")
 
 _NOTES = {
     "coco-voc": "the published id of redwood, n12285512, is red alder in WordNet",
     "nus-wide": "the ids are not published; they were found by WordNet 3.0 names",
 }
+
+
+@cache
+def imagenet22k_classes() -> dict[str, dict[str, str]]:
+    """Return the WordNet id of each class, by its name, for each of `IMAGENET22K_SPLITS`."""
+    return tomllib.loads((files(__package__) / "imagenet22k.toml").read_text("utf-8"))
 
 
 def load_imagenet22k(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
@@ -444,12 +404,12 @@ def load_imagenet22k(root: str | Path, split: str, *, skip_bad: bool = False) ->
     root = find_folder("ImageNet-22K", Path(root))
     files_of_class = {}
     skipped = []
-    for name, wordnet_id in CLASS_LISTS[split].items():
+    for name, wordnet_id in imagenet22k_classes()[split].items():
         folders = (wordnet_id, name, name.replace(" ", "_"))
         folder = next((folder for folder in folders if (root / folder).is_dir()), wordnet_id)
-        files = [f"{folder}/{file}" for file in images_under(root / folder)]
-        if files:
-            files_of_class[name] = files
+        images = [f"{folder}/{file}" for file in images_under(root / folder)]
+        if images:
+            files_of_class[name] = images
             continue
         reason = f"class {name} ({wordnet_id}): there are no images in {root / folder}"
         if not skip_bad:

@@ -29,6 +29,7 @@ from nescio.lab.networks.weights import (
     load_file,
     read_state_dict,
     torchvision_imagenet_file,
+    torchvision_imagenet_source,
 )
 from nescio.models import Runner
 from nescio.models.base import POOLED
@@ -519,6 +520,28 @@ def load_paper_checkpoint(name: str, backbone_file: str | Path, head_file: str |
     what = f"the numbered modules of {name} that the paper's code saves"
     load_file(network.backbone, backbone_file, expected=what, state=backbone_state)
     return network
+
+
+def paper_revision(name: str, network: Network) -> str:
+    """Return which revision of the paper's training code a network of theirs fits, in words.
+
+    The earlier revisions keep ImageNet's weights in all batch norms of the backbone.
+    """
+    file, url = torchvision_imagenet_source(name)
+    if not file.exists():
+        return f"unknown without ImageNet's weights: download {url} to {file.parent}."
+    ours, theirs = network.backbone.state_dict(), _build_torchvision(name, file)[0].state_dict()
+    norms = [key.removesuffix("running_var") for key in ours if key.endswith(".running_var")]
+
+    def kept(*parts: str) -> bool:
+        keys = [norm + part for norm in norms for part in parts]
+        return all(torch.allclose(ours[key], theirs[key]) for key in keys)
+
+    if not kept("weight", "bias"):
+        return 'of September 2021 or later (d7b1547): the protocol "authors"'
+    if kept("running_mean", "running_var"):
+        return 'b0bc0cd: the protocol "authors-earlier" with batch_norm = "fixed" and epochs = 80'
+    return '9342b35: the protocol "authors-earlier"'
 
 
 def _renamed_state(path: str | Path, names: Mapping[str, str]) -> dict[str, Tensor]:

@@ -123,15 +123,20 @@ def load_file(
         raise FileFormatError(f"{path} does not fit: {' and '.join(wrong)} tensors. {wanted}")
 
 
-def torchvision_imagenet_file(name: str) -> Path:
-    """Return the file of a torchvision model's ImageNet weights, downloading it if necessary."""
+def torchvision_imagenet_source(name: str) -> tuple[Path, str]:
+    """Return the file of a torchvision model's ImageNet weights, which may be missing; its URL."""
     published = require("torchvision.models", "torch").get_model_weights(name).__members__
     if "IMAGENET1K_V1" not in published:
         raise ParameterError(
             f"torchvision has no IMAGENET1K_V1 weights for {name}: pass the path of a file or None."
         )
     url = published["IMAGENET1K_V1"].url
-    file = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
+    return Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2]), url
+
+
+def torchvision_imagenet_file(name: str) -> Path:
+    """Return the file of a torchvision model's ImageNet weights, downloading it if necessary."""
+    file, url = torchvision_imagenet_source(name)
     if not file.exists():
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from nescio._charts.svg import JOINT, Markup, chart_style, percent, set_style, s
 from nescio._io.files import check_target, replacing
 from nescio._version import __version__
 from nescio.detectors import Detector
-from nescio.errors import InputError, ParameterError, require
+from nescio.errors import InputError, require
 from nescio.lab.benchmark.results import (
     MEASURES,
     BenchmarkRun,
@@ -39,8 +38,6 @@ from nescio.lab.report.figures import (
 from nescio.lab.report.verdicts import Chosen, describe_verdicts
 from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Spread, chance_note, compare_outputs
-from nescio.monitor import Monitor
-from nescio.monitor.report import monitor_figures
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
 from nescio.outputs.sets import Sets
@@ -427,51 +424,3 @@ def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
         f"{text} Mean ± standard deviation over {len(seeds)} seeds. Small print: "
         f"seed {seeds[0]} with its {interval}."
     )
-
-
-# --- the page of a monitor: one column, without a script ------------------------------------------
-
-_MONITOR_STYLE = """
-body { margin: 0 auto; max-width: 800px; padding: 1.5rem; background: var(--paper);
-  color: var(--ink); font: 15px/1.5 var(--sans); }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .2rem; }
-p { color: var(--muted); margin: .2rem 0 .6rem; }
-pre { white-space: pre-wrap; font: inherit; }
-svg { max-width: 100%; }
-"""
-
-
-def check_plot_target(path: str | Path, *, force: bool) -> None:
-    """Raise if no page can be written to this path."""
-    if Path(path).suffix.lower() != ".html":
-        raise ParameterError(f"cannot write {path}: the name must end in .html.")
-    check_target(path, force=force)
-
-
-def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
-    """Write the figures of a monitor as an HTML page, atomically.
-
-    Parameters
-    ----------
-    monitor : Monitor
-    path : str or Path
-        The file to write. Its name must end in .html.
-    force : bool
-        Whether to replace an existing file.
-    """
-    check_plot_target(path, force=force)
-    body = "\n".join(
-        f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{drawing}</section>"
-        for title, text, drawing in monitor_figures(monitor)
-    )
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>nescio monitor</title><style>{chart_style()}{_MONITOR_STYLE}</style></head><body>"
-        "<h1>Does the stream still look like the calibration data?</h1>"
-        f"<pre>{escape(monitor.summary())}</pre>\n{body}\n</body></html>\n"
-    )
-    with replacing(path, force=force) as temporary:
-        temporary.write_text(page, encoding="utf-8")
