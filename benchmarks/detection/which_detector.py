@@ -206,8 +206,8 @@ ROWS = (
     Row(
         "a table, prepared by `TableFeatures`; broken columns, other units",
         LABELS,
-        "knn",
-        ("label_neighbours", "combined"),
+        "label_neighbours",
+        ("knn", "combined"),
         FAR_PREPARED,
         "three tables",
         more=NEAR_PREPARED,
@@ -215,7 +215,7 @@ ROWS = (
     Row(
         "a table, prepared by `TableFeatures`; a new group of the same kind",
         LABELS,
-        "knn",
+        "label_neighbours",
         ("combined", "joint_energy"),
         NEAR_PREPARED,
         "three tables",
