@@ -67,7 +67,7 @@ def test_a_rehearsal_runs_everything_and_is_never_shown_as_a_result(
     before = sorted(bench_folder.rglob("*"))
     command = ("bench", spec, "--data", data, "-o", bench_folder)
     out = succeeds(*command, "--limit", 20, "--epochs", 2)
-    work = ["train", "extract", "tune", *["extract"] * 3]
+    work = ["train", "extract", "tune", *["extract"] * 4]
     assert counted == 2 * work  # nothing of the real run is used
     folder = bench_folder / "rehearsal" / "small"
     assert f"Rehearsed small: 20 lines, marked as no results, in {folder / 'results.jsonl'}" in out
@@ -146,7 +146,7 @@ WRONG = {
         "--epochs is for a rehearsal: pass --limit",
     ),
     "no set": (("bench", "paper-densenet", "--data", ".", "--set", "X"), "has no set 'X'"),
-    "no such paper table": (("tables", "--paper", "9"), "the paper has no table '9'"),
+    "no such paper table": (("tables", "--paper", "9"), "a table of the paper must be 'main' or"),
     "no such format": (("tables", "-f", "pdf"), "--format must be"),
     "no such results": (("tables", "nothing.jsonl"), "there is no file nothing.jsonl"),
     "no results at all": (("tables", "empty.jsonl"), "empty.jsonl contains no results"),
