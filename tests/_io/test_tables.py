@@ -2,13 +2,18 @@
 
 import datetime
 import decimal
+import io
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from nescio._io.files import Files
 from nescio._io.frames import read_frame
 from nescio._io.tables import Columns
+from nescio._io.text_tables import read_text
 from nescio.errors import (
     IgnoredLabelsWarning,
     InputError,
@@ -218,3 +223,17 @@ def test_numbers_are_names_unless_they_only_count_the_columns(logits):
         with pytest.raises(InputError, match="numbered, but not in order: "):
             roles_of(renamed(*names))
         assert roles_of(renamed(*names), labels=[*names])[0] == tuple(names)
+
+
+# --- text files ---
+
+
+def test_no_thread_of_pyarrow_holds_memory_of_python():
+    """To release it while the interpreter exits, a thread would abort the process."""
+    data = b"a,b\n" + b"1.5,x\n" * 500
+    held = sys.getrefcount(data)
+    remote = SimpleNamespace(open=lambda *_, **__: io.BytesIO(data))
+    files = Files("x.csv", ("x.csv",), remote)
+    for _ in range(30):
+        assert len(read_text(files, Columns())) == 500
+        assert sys.getrefcount(data) == held

@@ -109,7 +109,11 @@ def _read_csv(
         timestamp_parsers=["never"],
     )
     parse = csv_files.ParseOptions(delimiter=separator, newlines_in_values=True)
-    return csv_files.read_csv(pyarrow.BufferReader(data), header, parse, convert)
+    # A thread of pyarrow may release the memory after `read_csv` has returned. For memory of Python
+    # it would need the interpreter, and abort the process if this is about to exit: a copy.
+    copy = pyarrow.BufferOutputStream()
+    copy.write(data)
+    return csv_files.read_csv(pyarrow.BufferReader(copy.getvalue()), header, parse, convert)
 
 
 def _csv_names(data: bytes, separator: str, what: object) -> list[str]:
