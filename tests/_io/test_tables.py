@@ -234,6 +234,6 @@ def test_no_thread_of_pyarrow_holds_memory_of_python():
     held = sys.getrefcount(data)
     remote = SimpleNamespace(open=lambda *_, **__: io.BytesIO(data))
     files = Files("x.csv", ("x.csv",), remote)
-    for _ in range(30):
+    for _ in range(100):
         assert len(read_text(files, Columns())) == 500
         assert sys.getrefcount(data) == held

@@ -45,9 +45,9 @@ def read_text(files: Files, columns: Columns) -> Any:
         except (pyarrow.ArrowException, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise FileFormatError(f"cannot read {what} as JSON lines: {reason}") from error
-    first_line, _, rest = data.partition(b"\n")
+    first_line = data.partition(b"\n")[0]
     if declared := re.fullmatch(rb"(?:\xef\xbb\xbf)?sep=(.)\r?", first_line):  # as Excel writes it
-        first_line, data = declared[1], rest
+        first_line, data = declared[1], data.partition(b"\n")[2]
     usual = "\t" if suffix == ".tsv" else ","
     separator = columns.sep or max(
         usual, *";\t,|", key=lambda sign: first_line.count(sign.encode())
