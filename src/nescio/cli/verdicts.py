@@ -332,8 +332,7 @@ def explain(
     files: DataOptions,
     row: Annotated[
         int | None,
-        "The row of the input to explain; the first is 0. Default: the input furthest "
-        "below its threshold.",
+        "The row of the input to explain; the first is 0. Default: the most suspicious one.",
     ] = None,
     sample_id: Annotated[
         str | None, Option("--id", metavar="NAME", help="The id of the input to explain.")
@@ -378,10 +377,13 @@ def _row(
     detector: Detector, outputs: Outputs, groups: Any, row: int | None, sample_id: str | None
 ) -> int:
     """Return the chosen row, or the most suspicious one."""
+    from nescio.detectors.verdicts import suspicion_order
+
     if sample_id is None:
         if row is None:
             with working("scoring"):
-                return int(np.argmin(detector.decision_function(outputs, groups=groups)))
+                verdicts = detector.assess(outputs, groups=groups)
+                return int(suspicion_order(detector.calibration_, verdicts.columns())[0])
         if not 0 <= row < len(outputs):
             raise InputError(f"there is no row {row}; the rows are 0 to {len(outputs) - 1}.")
         return row

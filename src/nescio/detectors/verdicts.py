@@ -206,7 +206,7 @@ class StreamResult:
     ----------
     n_samples, n_flagged : int
     rows : array of int
-        The most suspicious rows: those that are furthest below their thresholds.
+        The most suspicious rows: see `suspicion_order`.
     lowest : Assessment
         The verdicts on them, with the column of the groups as the user's table has it.
     parts : list of dict
@@ -273,7 +273,7 @@ def score_stream(
                 writer.write(columns)
             if in_memory:
                 parts.append(columns)
-            rows = _most_suspicious(detector, columns)
+            rows = suspicion_order(detector.calibration_, columns)[:_N_LOWEST]
             names = (*COLUMNS, stream.group_column)
             taken = {name: columns[name].take(rows) for name in names if name in columns}
             suspicious.append({"row": n_samples + rows, **taken})
@@ -285,7 +285,7 @@ def score_stream(
         name: np.concatenate([np.asarray(block[name]) for block in suspicious])
         for name in suspicious[0]
     }
-    order = _most_suspicious(detector, lowest)
+    order = suspicion_order(detector.calibration_, lowest)[:_N_LOWEST]
     verdicts = Assessment(
         lowest["score"],
         lowest["p_value"],
@@ -307,13 +307,15 @@ def _fdr_limit(blocks: Iterable[VerdictColumns], fdr: float) -> float:
     return fdr_limit(values, counts, fdr)
 
 
-def _most_suspicious(detector: Detector, columns: VerdictColumns) -> Array:
-    """Return the rows that are furthest below their thresholds.
+def suspicion_order(calibration: Calibration, columns: Mapping[str, Any]) -> Array:
+    """Return the rows of a table of verdicts, the most suspicious first.
 
-    The smallest p-value of a group depends on its size, so p-values of groups are not compared.
+    Flagged rows come first, then small p-values. Only among equal p-values, such as the smallest
+    one, is the distance to the threshold compared: the scores of groups differ in scale.
     """
-    thresholds = detector.calibration_.threshold_of(columns.get("group"))
-    return np.argsort(columns["score"] - thresholds, kind="stable")[:_N_LOWEST]
+    distances = columns["score"] - calibration.threshold_of(columns.get("group"))
+    keys = (distances, columns["p_value"], columns["in_distribution"])
+    return np.lexsort([np.asarray(key) for key in keys])
 
 
 def _in_threads(score: ScoreBlock, stream: OutputsStream) -> Iterator[VerdictColumns]:

@@ -133,6 +133,19 @@ def test_the_most_suspicious_inputs_come_with_their_reasons(own):
     )
 
 
+def test_nothing_speaks_against_an_input_that_is_not_flagged(own):
+    chosen, evidence = own
+    inside = chosen.detector.assess(evidence.id_outputs).in_distribution
+    few = np.append(np.flatnonzero(inside)[:7], np.flatnonzero(~inside)[:1])
+    for rows, n_flagged in ((few, 1), (few[:7], 0)):
+        only = replace(evidence, id_outputs=evidence.id_outputs[rows])
+        said = describe_verdicts(chosen, only)
+        assert [bool(case["why"]) for case in said["suspicious"]] == [n_flagged == 1] + 5 * [False]
+        text = Page(build_report([], [only], title="t", chosen=chosen)).text
+        assert ("The least ordinary inputs of pets" in text) == (n_flagged == 0)
+        assert ("No input is flagged." in text) == (n_flagged == 0)
+
+
 def test_a_page_without_ood_data(own):
     chosen, evidence = own
     html = build_report([], [evidence], title="Mine", chosen=chosen)
@@ -146,6 +159,8 @@ def test_a_page_without_ood_data(own):
         "save a detector first: nescio calibrate HELD_OUT -o detector.nescio Then pass it to",
         "files.id pets.csv",
         chosen.detector.self_check(evidence.id_outputs).summary(),
+        "The columns hardly depend on each other, so ",
+        "Without a fault, ",
     ):
         assert words in page.text, words
     assert "summary" not in page.ids
@@ -166,7 +181,7 @@ def test_a_change_is_said_with_what_to_do(own):
 
 
 def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):
-    """The lowest first, measured from their own thresholds: p-values depend on the group's size."""
+    """The smallest p-value first: the scores of groups differ in scale."""
     held_out, new = make_outputs(900, seed=3), make_outputs(300, lift=0.0)
     sizes = np.where(np.arange(900) < 100, "tiny", "large")
     detector = JointEnergy().calibrate(held_out, groups=sizes)
@@ -179,8 +194,10 @@ def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):
     assert said["uncalibrated"] == "No promise holds for newco, which was not calibrated."
     with pytest.warns(GroupWarning):
         above = detector.decision_function(new, groups=groups)
-    lowest = np.argsort(above)[:100]
+        p_values = detector.assess(new, groups=groups).p_values
+    lowest = np.lexsort((above, p_values))[:100]
     assert (above < 0).sum() > 100
+    assert (np.diff(above[lowest]) < 0).any()
     assert [row["name"] for row in said["flagged"]] == new.ids[lowest].tolist()
     named = np.where(groups == "newco", "newco (not calibrated)", groups)[lowest].tolist()
     assert [row["group"] for row in said["flagged"]] == named

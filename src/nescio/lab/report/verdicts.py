@@ -17,7 +17,7 @@ from nescio.calibration import CUSTOM
 from nescio.calibration.calibration import ALL
 from nescio.detectors import Detector
 from nescio.detectors.combined import default_detector
-from nescio.detectors.verdicts import Assessment
+from nescio.detectors.verdicts import Assessment, suspicion_order
 from nescio.errors import DefaultDetectorWarning, GroupWarning, TooFewSamplesError, listed
 from nescio.explain import Reason
 from nescio.lab.benchmark.results import Evidence
@@ -193,15 +193,16 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     detector, outputs = chosen.detector, evidence.id_outputs
     groups, verdicts = _groups(detector, outputs), chosen.assess(outputs)
     promise = Promise.of(detector, verdicts)
-    # Not by p-values: the smallest one depends on the size of the group.
     above = _above(detector, verdicts)
     oods = [_above(detector, chosen.assess(ood)) for ood in evidence.ood_outputs.values()]
     ood_above = np.concatenate(oods) if oods else None
     n_listed = min(promise.n_flagged, _LISTED)
-    lowest = np.argsort(above, kind="stable")[: max(_SUSPICIOUS, n_listed)].tolist()
-    reasons = _reasons(detector, outputs[lowest])
+    order = suspicion_order(detector.calibration_, verdicts.columns())
+    lowest = order[: max(_SUSPICIOUS, n_listed)].tolist()
+    # Nothing speaks against an input that is not flagged.
+    reasons = _reasons(detector, outputs[lowest[:n_listed]]) + [[]] * (_SUSPICIOUS - n_listed)
     main = {whys[0].words for whys in reasons[:_SUSPICIOUS] if whys}
-    shared = main.pop() if len(main) == 1 and len(lowest) > 1 else ""
+    shared = main.pop() if len(main) == 1 and n_listed > 1 else ""
     doubt = "" if promise.change() else "possibly a false alarm"
     suspicious = [
         _case(evidence, evidence.id_name, verdicts, row, doubt)
@@ -240,7 +241,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "sets": sets,
         "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
         "by_label": flagged_by_label(evidence, above, ood_above),
-        "self_check": {"table": checked.drawn(), "text": checked.summary()},
+        "self_check": checked,
     }
 
 
@@ -342,7 +343,7 @@ class Why(NamedTuple):
 
 def _reasons(detector: Detector, samples: Outputs) -> list[list[Why]]:
     """Return for each input the reasons against it, the strongest first."""
-    if not detector.explains:
+    if not detector.explains or not len(samples):
         return [[]] * len(samples)
     explained = detector.explain(samples, groups=_groups(detector, samples), from_probs=False)
     predicts = np.any(samples.logits > 0, axis=1).tolist()
