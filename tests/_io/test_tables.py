@@ -83,9 +83,16 @@ def test_the_message_names_the_option_in_a_form_that_works(logits):
     assert """(--ignore 'a text,"b, c"')""" in str(raised.value)
     assert "id_column=... (--id-column) that of the ids." in str(raised.value)
     many = {f"truth {i}": np.arange(60) % 2 for i in range(30)}
-    with pytest.raises(InputError, match=r"not all columns .* and 20 more\.") as raised:
+    with pytest.raises(InputError, match=r"not all columns .* and 20 more\. To leave") as raised:
         roles_of(logits | many)
-    assert "--ignore" not in str(raised.value)
+    assert "pass ignore=['truth *']. Otherwise" in str(raised.value)
+    assert "'*'" not in str(raised.value)  # all columns are never right here
+    assert roles_of(logits | many, ignore=["truth *"])[0] == ("cat", "dog", "zebra")
+    more = {f"n{i}": np.arange(60) for i in range(11)}
+    with pytest.raises(InputError, match=r"pass their names, or patterns, as ignore="):
+        roles_of(logits | more)
+    with pytest.raises(InputError, match=r"ignore=\['truth_a', 'truth_b'\]"):
+        roles_of({"truth_0": logits["cat"], "truth_a": [1] * 60, "truth_b": [0] * 60})
 
 
 def test_chosen_labels_are_taken_in_order_and_all_others_ignored(logits):

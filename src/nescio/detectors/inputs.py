@@ -433,16 +433,24 @@ def warn_of_odd_logits(data: DetectorInput) -> None:
             "Pass the outputs of the model before its last activation, which may be a ReLU.",
             ImplausibleValuesWarning,
         )
-    constant = np.flatnonzero(np.isfinite(logits[0]) & (logits == logits[0]).all(0)).tolist()
-    if constant and len(logits) > 1:
-        names = data.label_names or range(logits.shape[1])
-        warn(
-            f"all {len(logits):,} calibration samples have the same logit for these labels: "
-            f"{listed([names[label] for label in constant])}. A constant label tells nothing about "
-            "a sample. Check the outputs of the model, or leave the label out "
-            "(Outputs.select_labels).",
-            ImplausibleValuesWarning,
-        )
+    constant = np.isfinite(logits[0]) & (logits == logits[0]).all(0)
+    truth = np.isin(logits[0], (0, 1)) & ~constant
+    truth[truth] = np.isin(logits[:, truth], (0, 1)).all(0)
+    odd = {
+        "have the same logit for these labels: {}. A constant label tells nothing about a sample. "
+        "Check the outputs of the model": constant,
+        "are 0 or 1 for these labels: {}. So these may hold the truth, and not logits. Check the "
+        "columns": truth & ~truth.all(),
+    }
+    for what, of_label in odd.items():
+        if of_label.any() and len(logits) > 1:
+            names = data.label_names or range(logits.shape[1])
+            warn(
+                f"all {len(logits):,} calibration samples "
+                + what.format(listed([names[label] for label in np.flatnonzero(of_label).tolist()]))
+                + ", or leave the label out (Outputs.select_labels).",
+                ImplausibleValuesWarning,
+            )
 
 
 # --- copies of samples ------------------------------------------------------------------------

@@ -193,9 +193,9 @@ def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):
         said = describe_verdicts(Chosen("mine", detector), evidence)
     assert said["uncalibrated"] == "No promise holds for newco, which was not calibrated."
     with pytest.warns(GroupWarning):
-        above = detector.decision_function(new, groups=groups)
-        p_values = detector.assess(new, groups=groups).p_values
-    lowest = np.lexsort((above, p_values))[:100]
+        verdicts = detector.assess(new, groups=groups)
+    above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
+    lowest = np.lexsort((above, verdicts.p_values))[:100]
     assert (above < 0).sum() > 100
     assert (np.diff(above[lowest]) < 0).any()
     assert [row["name"] for row in said["flagged"]] == new.ids[lowest].tolist()
