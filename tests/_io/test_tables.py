@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nescio._io.files import Files
+from nescio._io.files import Files, find_files
 from nescio._io.frames import read_frame
 from nescio._io.tables import Columns
 from nescio._io.text_tables import read_text
 from nescio.errors import (
+    FileFormatError,
     IgnoredLabelsWarning,
     InputError,
     LabelMismatchError,
@@ -244,3 +245,10 @@ def test_no_thread_of_pyarrow_holds_memory_of_python():
     for _ in range(100):
         assert len(read_text(files, Columns())) == 500
         assert sys.getrefcount(data) == held
+
+
+def test_one_json_array_is_not_json_lines(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('[{"a": 1.5},\n {"a": 2.5}]')
+    with pytest.raises(FileFormatError, match="it holds one array. Write one object per line"):
+        read_text(find_files(path), Columns())

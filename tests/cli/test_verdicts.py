@@ -73,7 +73,7 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
     for name in ("new.csv", "new.parquet", "new.safetensors"):
         code, _, err = nescio("score", "x.nescio", name, *by_camera, "-o", "s.csv", "--force")
         assert code == 0
-        assert "warning: no threshold was calibrated for 1 group: '99'" in err
+        assert "warning: no threshold was calibrated for 1 group: '99', with " in err
         scored = pandas.read_csv("s.csv", dtype={"group": str, "camera": str})
         assert scored["camera"].tolist() == new["camera"].tolist()
         assert scored["group"].tolist() == expected.groups.tolist()

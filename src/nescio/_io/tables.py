@@ -119,7 +119,7 @@ class Columns:
         if n_roles > 1:
             raise InputError(
                 f"column {name!r} has {n_roles} roles: a column holds ids, groups or a label, is "
-                "kept, or is ignored."
+                "kept, or is ignored. Name it in one option only."
             )
         nested = next((name for name in kept if _is_list(schema.field(name).type)), None)
         if nested is not None and not self.keep_rest:

@@ -44,6 +44,8 @@ def read_text(files: Files, columns: Columns) -> Any:
             return json.read_json(pyarrow.BufferReader(data), options)
         except (pyarrow.ArrowException, ValueError) as error:
             reason = str(error).partition("\n")[0]
+            if data.lstrip().startswith(b"["):
+                reason = "it holds one array. Write one object per line."
             raise FileFormatError(f"cannot read {what} as JSON lines: {reason}") from error
     first_line = data.partition(b"\n")[0]
     if declared := re.fullmatch(rb"(?:\xef\xbb\xbf)?sep=(.)\r?", first_line):  # as Excel writes it

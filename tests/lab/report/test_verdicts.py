@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.reports import Page
 from nescio.detectors import Combined, JointEnergy, MaxLogit, TopKJointEnergy
-from nescio.errors import GroupWarning, TooFewSamplesError
+from nescio.errors import GroupWarning, TiedScoresWarning, TooFewSamplesError
 from nescio.explain import ColumnRange
 from nescio.lab.report import build_report
 from nescio.lab.report.figures import scores_of
@@ -144,6 +144,21 @@ def test_nothing_speaks_against_an_input_that_is_not_flagged(own):
         text = Page(build_report([], [only], title="t", chosen=chosen)).text
         assert ("The least ordinary inputs of pets" in text) == (n_flagged == 0)
         assert ("No input is flagged." in text) == (n_flagged == 0)
+
+
+def test_inputs_that_calibrated_the_detector_are_noticed(make_outputs, make_evidence):
+    held_out = make_outputs(300, seed=3)
+    detector = JointEnergy().calibrate(held_out)
+    evidence = replace(make_evidence(oods=(), detectors={}), id_outputs=held_out[100:])
+    chosen = Chosen("mine", detector)
+    page = Page(build_report([], [evidence], title="t", chosen=chosen))
+    said = "Not tested: 200 of 200 scores are exactly those of calibration inputs."
+    assert said in page.text
+    assert f"Like the calibration data? {said}" in chosen.headline(evidence.id_outputs)
+    whole = replace(held_out, logits=held_out.logits.round())
+    with pytest.warns(TiedScoresWarning):  # they are equal by nature
+        tied = Chosen("mine", MaxLogit().calibrate(whole))
+    assert "Not tested" not in tied.headline(whole)
 
 
 def test_a_page_without_ood_data(own):

@@ -40,6 +40,7 @@ _LISTED = 100  # flagged inputs
 _FIRST_INPUTS = 3  # of a set
 _MOST = 20_000  # inputs that are compared with the calibration data: more change hardly anything
 _BINS = 20  # of p-values
+_FEWEST_KNOWN, _SHARE_KNOWN = 20, 0.2  # scores that are equal to those of calibration inputs
 _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
 _LABELS_SHOWN, _LABELS_NAMED = 12, 5
@@ -80,11 +81,12 @@ class Chosen:
         """Say in one line what the page says first."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GroupWarning)  # the page has given it
-            promise = Promise.of(self.detector, self.assess(outputs))
+            verdicts = self.assess(outputs)
+        promise, known = Promise.of(self.detector, verdicts), _known_inputs(self.detector, verdicts)
         return (
             f"{_percent(promise.share)} of {promise.n_inputs:,} inputs are flagged: "
             f"{promise.comparison} (about {_percent(promise.usual)}). "
-            f"Like the calibration data? {promise.answer(self.is_half)}."
+            f"Like the calibration data? {known or promise.answer(self.is_half) + '.'}"
         )
 
 
@@ -193,6 +195,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     detector, outputs = chosen.detector, evidence.id_outputs
     groups, verdicts = _groups(detector, outputs), chosen.assess(outputs)
     promise = Promise.of(detector, verdicts)
+    known = _known_inputs(detector, verdicts)
     above = _above(detector, verdicts)
     oods = [_above(detector, chosen.assess(ood)) for ood in evidence.ood_outputs.values()]
     ood_above = np.concatenate(oods) if oods else None
@@ -226,12 +229,14 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "chosen": chosen,
         "id_name": evidence.id_name,
         "promise": promise,
-        "answer": promise.answer(chosen.is_half),
+        "answer": "Not tested" if known else promise.answer(chosen.is_half),
+        "known": known,
         "change": promise.change(),
         "advice": ADVICE,
         "suspicious": suspicious,
         "shared_reason": shared,
         "flagged": rows,
+        "has_energy": any("energy" in why for case in suspicious for why in case["why"]),
         "command": _command(chosen.manifest),
         "uncalibrated": _uncalibrated(verdicts, groups),
         "why_no_pictures": why_no_pictures(evidence, cases),
@@ -262,6 +267,20 @@ def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
     names = [name or "(no name)" for name in np.unique(groups[verdicts.groups == ALL]).tolist()]
     which = f"{listed(names, quoted=False)}, which {'was' if len(names) == 1 else 'were'}"
     return f"No promise holds for {which} not calibrated." if names else ""
+
+
+def _known_inputs(detector: Detector, verdicts: Assessment) -> str:
+    """Say that inputs seem to be those of the calibration: many scores are exactly equal."""
+    known = detector.calibration_.scores
+    known, n_known = np.unique(known[np.isfinite(known)]), len(known)
+    n_equal = np.count_nonzero(np.isin(verdicts.scores, known))
+    # A detector may learn from half of the held-out data. Some scores are equal by nature.
+    if n_equal < max(_FEWEST_KNOWN, _SHARE_KNOWN * len(verdicts)) or len(known) < n_known / 2:
+        return ""
+    return (
+        f"Not tested: {n_equal:,} of {len(verdicts):,} scores are exactly those of calibration "
+        "inputs. If these are the same inputs, pass others."
+    )
 
 
 def _above(detector: Detector, verdicts: Assessment) -> Values:
@@ -451,6 +470,8 @@ def flagged_by_label(
         which = " or ".join(by_count.suffering)
         plural = "label" if which == "1" else "labels"
         text += f" Inputs with {which} {kind} {plural} are flagged more often than the others."
+        if kind == "predicted":
+            text += " calibrate --by label_count would hold the promise for each number of labels."
     return {
         "kind": kind,
         "fpr_name": by_label.fpr_name,
