@@ -250,5 +250,5 @@ def test_no_thread_of_pyarrow_holds_memory_of_python():
 def test_one_json_array_is_not_json_lines(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('[{"a": 1.5},\n {"a": 2.5}]')
-    with pytest.raises(FileFormatError, match="it holds one array. Write one object per line"):
+    with pytest.raises(FileFormatError, match="it holds one array"):
         read_text(find_files(path), Columns())

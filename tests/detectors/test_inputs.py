@@ -309,7 +309,9 @@ def test_labels_that_hold_the_truth_are_named(logits):
     logits[:, 1] = logits[:, 0] > 0
     logits[:, 2] = logits[:, 3] > 0
     logits[0, 3], logits[-1, 3] = 1.0, -2.0  # this one only begins like the truth
-    with pytest.warns(ImplausibleValuesWarning, match=r"^all 400 .* are 0 or 1 .*: 1, 2\. So") as w:
+    with pytest.warns(
+        ImplausibleValuesWarning, match=r"^all 400 .* are 0 or 1 .*: 1, 2\. Such"
+    ) as w:
         ns.JointEnergy().calibrate(logits)
     assert len(w) == 1
 

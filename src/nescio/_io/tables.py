@@ -308,13 +308,7 @@ def _are_numbered(names: Sequence[str]) -> bool:
 
 
 def _shortened(names: Sequence[str], others: Iterable[str]) -> list[str]:
-    """Return patterns for names: those that share a beginning, which no other has, become one.
-
-    Examples
-    --------
-    >>> _shortened(["text", "true_cat", "true_dog"], ["cat", "dog"])
-    ['text', 'true_*']
-    """
+    """Return patterns for names: those that share a beginning, which no other has, become one."""
     patterns: dict[str, None] = {}
     for name in names:
         start = "".join(re.split("([_. :/-])", name, maxsplit=1)[:2])

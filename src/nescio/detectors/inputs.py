@@ -436,19 +436,16 @@ def warn_of_odd_logits(data: DetectorInput) -> None:
     constant = np.isfinite(logits[0]) & (logits == logits[0]).all(0)
     truth = np.isin(logits[0], (0, 1)) & ~constant
     truth[truth] = np.isin(logits[:, truth], (0, 1)).all(0)
-    odd = {
-        "have the same logit for these labels: {}. A constant label tells nothing about a sample. "
-        "Check the outputs of the model": constant,
-        "are 0 or 1 for these labels: {}. So these may hold the truth, and not logits. Check the "
-        "columns": truth & ~truth.all(),
-    }
-    for what, of_label in odd.items():
+    for of_label, what, why in (
+        (constant, "have the same logit", "A constant label tells nothing about a sample"),
+        (truth & ~truth.all(), "are 0 or 1", "Such columns may hold the truth, and not logits"),
+    ):
         if of_label.any() and len(logits) > 1:
             names = data.label_names or range(logits.shape[1])
             warn(
-                f"all {len(logits):,} calibration samples "
-                + what.format(listed([names[label] for label in np.flatnonzero(of_label).tolist()]))
-                + ", or leave the label out (Outputs.select_labels).",
+                f"all {len(logits):,} calibration samples {what} for these labels: "
+                f"{listed([names[label] for label in np.flatnonzero(of_label).tolist()])}. {why}. "
+                "Check the outputs of the model, or leave the label out (Outputs.select_labels).",
                 ImplausibleValuesWarning,
             )
 

@@ -205,18 +205,15 @@ class StreamResult:
     Attributes
     ----------
     n_samples, n_flagged : int
-    rows : array of int
-        The most suspicious rows: see `suspicion_order`.
-    lowest : Assessment
-        The verdicts on them, with the column of the groups as the user's table has it.
+    lowest : dict
+        The most suspicious rows, as columns: row, the verdicts and the user's groups.
     parts : list of dict
         All columns, if they were to be kept in memory.
     """
 
     n_samples: int
     n_flagged: int
-    rows: Array
-    lowest: Assessment
+    lowest: VerdictColumns
     parts: Sequence[VerdictColumns] = ()
 
 
@@ -286,15 +283,8 @@ def score_stream(
         for name in suspicious[0]
     }
     order = suspicion_order(detector.calibration_, lowest)[:_N_LOWEST]
-    verdicts = Assessment(
-        lowest["score"],
-        lowest["p_value"],
-        lowest["in_distribution"],
-        groups=lowest.get("group"),
-        ids=lowest.get("id"),
-        kept={name: lowest[name] for name in lowest if name not in ("row", *COLUMNS)},
-    )
-    return StreamResult(n_samples, n_flagged, lowest["row"][order], verdicts[order], parts)
+    lowest = {name: column[order] for name, column in lowest.items()}
+    return StreamResult(n_samples, n_flagged, lowest, parts)
 
 
 def _fdr_limit(blocks: Iterable[VerdictColumns], fdr: float) -> float:

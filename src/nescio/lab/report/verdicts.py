@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent, short
+from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent
 from nescio._io.tables import GROUP
 from nescio.calibration import CUSTOM
 from nescio.calibration.calibration import ALL
@@ -45,7 +45,6 @@ _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
 _LABELS_SHOWN, _LABELS_NAMED = 12, 5
 _GROUPS_SHOWN = 30
-_THRESHOLDS_NAMED = 8
 _PARTS = {  # the parts of the default, in words
     "label_neighbours": "unlike the training samples that have its labels",
     "linear_probe": "its features speak for no label",
@@ -240,8 +239,8 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "command": _command(chosen.manifest),
         "uncalibrated": _uncalibrated(verdicts, groups),
         "why_no_pictures": why_no_pictures(evidence, cases),
-        "scores": Markup("".join(verdicts._charts())),
-        "thresholds": _named_thresholds(detector),
+        # The scores of groups differ in scale: they do not fit into one figure.
+        "scores": Markup("".join(verdicts._charts())) if detector.calibration_.by is None else "",
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
         "sets": sets,
         "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
@@ -400,20 +399,6 @@ def _words(detector: str, reason: Reason | None, predicts: bool) -> str:
         return f"{weak} as strong as usual"
     name = detector.partition("(")[0]
     return _PARTS.get(name, name)
-
-
-def _named_thresholds(detector: Detector) -> str:
-    """Name the lines of the figure of the scores; empty if there is only one."""
-    values = detector.calibration_.threshold_values
-    if len(values) == 1:
-        return ""
-    if len(values) > _THRESHOLDS_NAMED:
-        return f"The dashed lines are the thresholds of {len(values):,} groups."
-    named = [
-        f"{'any other group' if name == ALL else name} ({short(value)})"
-        for name, value in sorted(values.items(), key=lambda each: each[1])
-    ]
-    return f"Dashed lines, from left to right: the thresholds of {', '.join(named)}."
 
 
 def _p_value_chart(p_values: Values, usual: float) -> Markup:
