@@ -10,6 +10,7 @@ import re
 import runpy
 import shlex
 import tomllib
+import warnings
 from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
@@ -19,6 +20,7 @@ import typer.main
 
 from nescio.cli import app, main
 from nescio.detectors import DETECTORS
+from nescio.errors import BlindSpotWarning
 from nescio.lab.benchmark.results import read_lines
 from nescio.lab.benchmark.spec import load_spec
 from nescio.lab.benchmark.tables import network_table, result_tables
@@ -161,6 +163,8 @@ RUNNABLE = [
 @pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
 def test_python_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if page == README:  # it shows no warning, so there is none
+        warnings.simplefilter("error", BlindSpotWarning)
     for source, printed, shown in outputs_of(page):
         assert same_output(printed, shown), f"after:\n{source}printed:\n{printed}shown:\n{shown}"
 

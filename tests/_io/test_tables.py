@@ -2,14 +2,20 @@
 
 import datetime
 import decimal
+import io
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from nescio._io.files import Files, find_files
 from nescio._io.frames import read_frame
 from nescio._io.tables import Columns
+from nescio._io.text_tables import read_text
 from nescio.errors import (
+    FileFormatError,
     IgnoredLabelsWarning,
     InputError,
     LabelMismatchError,
@@ -78,9 +84,16 @@ def test_the_message_names_the_option_in_a_form_that_works(logits):
     assert """(--ignore 'a text,"b, c"')""" in str(raised.value)
     assert "id_column=... (--id-column) that of the ids." in str(raised.value)
     many = {f"truth {i}": np.arange(60) % 2 for i in range(30)}
-    with pytest.raises(InputError, match=r"not all columns .* and 20 more\.") as raised:
+    with pytest.raises(InputError, match=r"not all columns .* and 20 more\. To leave") as raised:
         roles_of(logits | many)
-    assert "--ignore" not in str(raised.value)
+    assert "pass ignore=['truth *']. Otherwise" in str(raised.value)
+    assert "'*'" not in str(raised.value)  # all columns are never right here
+    assert roles_of(logits | many, ignore=["truth *"])[0] == ("cat", "dog", "zebra")
+    more = {f"n{i}": np.arange(60) for i in range(11)}
+    with pytest.raises(InputError, match=r"pass their names, or patterns, as ignore="):
+        roles_of(logits | more)
+    with pytest.raises(InputError, match=r"ignore=\['truth_a', 'truth_b'\]"):
+        roles_of({"truth_0": logits["cat"], "truth_a": [1] * 60, "truth_b": [0] * 60})
 
 
 def test_chosen_labels_are_taken_in_order_and_all_others_ignored(logits):
@@ -218,3 +231,24 @@ def test_numbers_are_names_unless_they_only_count_the_columns(logits):
         with pytest.raises(InputError, match="numbered, but not in order: "):
             roles_of(renamed(*names))
         assert roles_of(renamed(*names), labels=[*names])[0] == tuple(names)
+
+
+# --- text files ---
+
+
+def test_no_thread_of_pyarrow_holds_memory_of_python():
+    """To release it while the interpreter exits, a thread would abort the process."""
+    data = b"a,b\n" + b"1.5,x\n" * 500
+    held = sys.getrefcount(data)
+    remote = SimpleNamespace(open=lambda *_, **__: io.BytesIO(data))
+    files = Files("x.csv", ("x.csv",), remote)
+    for _ in range(100):
+        assert len(read_text(files, Columns())) == 500
+        assert sys.getrefcount(data) == held
+
+
+def test_one_json_array_is_not_json_lines(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('[{"a": 1.5},\n {"a": 2.5}]')
+    with pytest.raises(FileFormatError, match="it holds one array"):
+        read_text(find_files(path), Columns())

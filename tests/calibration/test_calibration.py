@@ -348,7 +348,9 @@ def test_a_group_without_a_threshold_gets_that_of_all_samples(rng):
     assert list(calibration.thresholds) == ["a", "b", "all"]
     assert calibration.n_samples == 400
     together = Calibration.from_scores(scores)
-    with pytest.warns(GroupWarning, match=r"calibrated for 3 groups: '.no name.', 'new', 'tiny'"):
+    with pytest.warns(
+        GroupWarning, match=r"calibrated for 3 groups: '.no name.', 'new', 'tiny', with \d+ rows\."
+    ):
         names = calibration.group_names(4, groups=["a", "new", "tiny", None])
     assert names.tolist() == ["a", "all", "all", "all"]
     assert calibration.threshold_of(names)[1:].tolist() == [together.threshold_of(None)] * 3

@@ -305,6 +305,17 @@ def test_constant_labels_are_named(logits):
         ns.JointEnergy().calibrate(named)
 
 
+def test_labels_that_hold_the_truth_are_named(logits):
+    logits[:, 1] = logits[:, 0] > 0
+    logits[:, 2] = logits[:, 3] > 0
+    logits[0, 3], logits[-1, 3] = 1.0, -2.0  # this one only begins like the truth
+    with pytest.warns(
+        ImplausibleValuesWarning, match=r"^all 400 .* are 0 or 1 .*: 1, 2\. Such"
+    ) as w:
+        ns.JointEnergy().calibrate(logits)
+    assert len(w) == 1
+
+
 def test_masked_labels_and_labels_that_differ_late_are_not_constant(logits):
     logits[:, 2] = -np.inf
     logits[:-1, 3] = 0.5

@@ -68,9 +68,10 @@ def test_a_table_gets_the_verdicts_of_the_whole_and_keeps_its_columns(frame, rng
     assert (result.n_samples, sum(rows)) == (N, N)
     assert 0 < result.n_flagged == len(whole.flagged) < N
     thresholds = detector.calibration_.threshold_of(whole.groups)
-    expected = np.argsort(whole.scores - thresholds)[:20]  # p-values depend on the size of a group
-    np.testing.assert_array_equal(result.rows, expected)
-    assert result.lowest.verdicts.tolist() == whole[expected].verdicts.tolist()
+    keys = (whole.scores - thresholds, whole.p_values, whole.in_distribution)
+    expected = np.lexsort(keys)[:20]
+    assert result.lowest["row"].tolist() == expected.tolist()
+    assert result.lowest["score"].tolist() == whole.scores[expected].tolist()
     written, data = parquet.read_table("y.parquet"), parquet.read_table("x.parquet")
     kept = ["taken", "text", "n", "price", "tags"]
     assert written.column_names == [*whole.columns(), *kept]

@@ -119,7 +119,7 @@ class Columns:
         if n_roles > 1:
             raise InputError(
                 f"column {name!r} has {n_roles} roles: a column holds ids, groups or a label, is "
-                "kept, or is ignored."
+                "kept, or is ignored. Name it in one option only."
             )
         nested = next((name for name in kept if _is_list(schema.field(name).type)), None)
         if nested is not None and not self.keep_rest:
@@ -185,7 +185,7 @@ class Columns:
             if field.name not in floats and not (self.of_features and types.is_integer(field.type))
         ]
         if doubtful:
-            raise self._ambiguous(doubtful, has_others=len(doubtful) < len(numbers))
+            raise self._ambiguous(doubtful, names, has_others=len(doubtful) < len(numbers))
         labels = tuple(field.name for field in numbers)
         by_number = sorted(labels, key=lambda name: (len(name), name))
         if _are_numbered(by_number) and not _are_numbered(labels):
@@ -195,7 +195,9 @@ class Columns:
             )
         return labels
 
-    def _ambiguous(self, fields: Sequence[Any], *, has_others: bool) -> InputError:
+    def _ambiguous(
+        self, fields: Sequence[Any], all_names: Sequence[str], *, has_others: bool
+    ) -> InputError:
         """Return the error for columns that may not be labels, with the options to paste."""
         names = [field.name for field in fields]
         shown = listed([f"{field.name!r} ({field.type})" for field in fields], _NAMED, quoted=False)
@@ -204,13 +206,16 @@ class Columns:
                 f"not all columns hold numbers: {shown}. Drop those that do not from the data "
                 "frame, or pass the features as an array."
             )
-        advice = "Name"
-        if has_others and len(names) <= _NAMED:
-            option = f"ignore={names} (--ignore {_as_option(names)})"
+        advice, every = "Name", " ('*' for all)"
+        if has_others:
+            patterns, every = _shortened(names, set(all_names) - set(names)), ""
+            option = f"ignore={patterns} (--ignore {_as_option(patterns)})"
+            if len(patterns) > _NAMED:
+                option = "their names, or patterns, as ignore=... (--ignore)"
             advice = f"To leave out what is no label, pass {option}. Otherwise, name"
         return InputError(
             f"not all columns hold floating-point numbers: {shown}. {advice} with labels=... "
-            "(--labels) the columns of the logits ('*' for all), or with id_column=... "
+            f"(--labels) the columns of the logits{every}, or with id_column=... "
             "(--id-column) that of the ids. Features and the truth have to be lists, in columns "
             "named features and labels."
         )
@@ -300,6 +305,17 @@ def _are_numbered(names: Sequence[str]) -> bool:
     """
     counts = ([str(start + number) for number in range(len(names))] for start in (0, 1))
     return len(names) > 0 and list(names) in counts
+
+
+def _shortened(names: Sequence[str], others: Iterable[str]) -> list[str]:
+    """Return patterns for names: those that share a beginning, which no other has, become one."""
+    patterns: dict[str, None] = {}
+    for name in names:
+        start = "".join(re.split("([_. :/-])", name, maxsplit=1)[:2])
+        alone = any(other.startswith(start) for other in others)
+        alone |= sum(each.startswith(start) for each in names) == 1
+        patterns[name if alone else f"{start}*"] = None
+    return list(patterns)
 
 
 def _as_option(names: Sequence[str]) -> str:

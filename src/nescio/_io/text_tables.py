@@ -44,10 +44,12 @@ def read_text(files: Files, columns: Columns) -> Any:
             return json.read_json(pyarrow.BufferReader(data), options)
         except (pyarrow.ArrowException, ValueError) as error:
             reason = str(error).partition("\n")[0]
+            if data.lstrip().startswith(b"["):
+                reason = "it holds one array. Write one object per line."
             raise FileFormatError(f"cannot read {what} as JSON lines: {reason}") from error
-    first_line, _, rest = data.partition(b"\n")
+    first_line = data.partition(b"\n")[0]
     if declared := re.fullmatch(rb"(?:\xef\xbb\xbf)?sep=(.)\r?", first_line):  # as Excel writes it
-        first_line, data = declared[1], rest
+        first_line, data = declared[1], data.partition(b"\n")[2]
     usual = "\t" if suffix == ".tsv" else ","
     separator = columns.sep or max(
         usual, *";\t,|", key=lambda sign: first_line.count(sign.encode())
@@ -109,7 +111,11 @@ def _read_csv(
         timestamp_parsers=["never"],
     )
     parse = csv_files.ParseOptions(delimiter=separator, newlines_in_values=True)
-    return csv_files.read_csv(pyarrow.BufferReader(data), header, parse, convert)
+    # A thread of pyarrow may release the memory after `read_csv` has returned. For memory of Python
+    # it would need the interpreter, and abort the process if this is about to exit: a copy.
+    copy = pyarrow.BufferOutputStream()
+    copy.write(data)
+    return csv_files.read_csv(pyarrow.BufferReader(copy.getvalue()), header, parse, convert)
 
 
 def _csv_names(data: bytes, separator: str, what: object) -> list[str]:

@@ -45,6 +45,7 @@ from nescio.errors import (
     TooFewSamplesError,
     counted,
     listed,
+    nearest,
     warn,
 )
 
@@ -570,14 +571,16 @@ class Calibration(Result):
         names = checked_groups(groups, n_samples)
         unknown = sorted(set(names.tolist()) - set(own))
         if unknown:
+            rows = np.isin(names, unknown)
             warn(
                 f"no threshold was calibrated for {counted(len(unknown), 'group')}: "
-                f"{listed([name or '(no name)' for name in unknown])}. That of all calibration "
-                "samples together is used: nothing is promised for such a group alone. Calibrate "
-                "again with samples of it.",
+                f"{listed([name or '(no name)' for name in unknown])}, with "
+                f"{counted(int(rows.sum()), 'row')}.{nearest(unknown[0], own)} That of all "
+                "calibration samples together is used: nothing is promised for such a group alone. "
+                "Calibrate again with samples of it.",
                 GroupWarning,
             )
-            names = np.where(np.isin(names, unknown), ALL, names)
+            names = np.where(rows, ALL, names)
         return names
 
     def threshold_of(self, groups: NDArray[np.str_] | None) -> float | Scores:

@@ -55,6 +55,7 @@ _OPTIONS = {
     "nonfinite='out' to a detector (wrapped.detector.set_params, if it has one)": "--nonfinite out",
     "n_folds=2": "--folds 2",
     "refit='none'": "--refit none",
+    "Outputs.select_labels": "--ignore",
     "Outputs(..., labels=...)": "lists in a column labels, or an array labels in an .npz file",
 }
 _PARAMETER = re.compile("|".join(map(re.escape, _OPTIONS)))

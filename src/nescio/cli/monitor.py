@@ -57,7 +57,7 @@ def monitor(
         "Number of inputs that are counted together. Default: that of the state file, or 500.",
     ] = None,
     state: Annotated[
-        Path | None, "A .safetensors file. Continue from it if it exists, and replace it."
+        Path | None, "A file in safetensors format. Continue from it if it exists, and replace it."
     ] = None,
     acknowledge: Annotated[
         str | None,

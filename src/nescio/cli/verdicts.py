@@ -52,7 +52,7 @@ from nescio.outputs.files import MAX_ROWS, OutputsStream, read_outputs
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
-    from nescio.detectors.verdicts import ScoreEngine, StreamResult
+    from nescio.detectors.verdicts import ScoreEngine
 
 _SHOWN_GROUPS = 20
 _TELLING_SHARE = 0.1  # of the evidence; what other parts say would only distract
@@ -295,23 +295,15 @@ def score(
     copied = f"; copied columns: {', '.join(stream.kept_names)}" if output is not None else ""
     say(line + (copied if stream.kept_names else ""))
     if output is None:
-        _print_lowest(result)
+        verdicts = np.where(result.lowest["in_distribution"], "in", "OUT")
+        rows = _rows({**result.lowest, "verdict": verdicts})
+        caption = f"the {len(rows)} most suspicious of {result.n_samples:,} rows; use -o to get all"
+        is_part = result.n_samples > len(rows)
+        print_rows(rows, without=("in_distribution",), caption=caption if is_part else None)
     share = result.n_flagged / result.n_samples
     say(f"{result.n_samples:,} scored, {result.n_flagged:,} flagged ({share:.1%})")
     if output is not None:
         say(f"saved {output}")
-
-
-def _print_lowest(result: StreamResult) -> None:
-    """Print the most suspicious rows."""
-    shown = result.lowest
-    columns = {"row": result.rows, **shown.columns(), "verdict": shown.verdicts}
-    caption = f"the {len(shown)} most suspicious of {result.n_samples:,} rows; use -o to get all"
-    print_rows(
-        _rows(columns),
-        without=("in_distribution",),
-        caption=caption if result.n_samples > len(shown) else None,
-    )
 
 
 def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -332,8 +324,7 @@ def explain(
     files: DataOptions,
     row: Annotated[
         int | None,
-        "The row of the input to explain; the first is 0. Default: the input furthest "
-        "below its threshold.",
+        "The row of the input to explain; the first is 0. Default: the most suspicious one.",
     ] = None,
     sample_id: Annotated[
         str | None, Option("--id", metavar="NAME", help="The id of the input to explain.")
@@ -378,10 +369,13 @@ def _row(
     detector: Detector, outputs: Outputs, groups: Any, row: int | None, sample_id: str | None
 ) -> int:
     """Return the chosen row, or the most suspicious one."""
+    from nescio.detectors.verdicts import suspicion_order
+
     if sample_id is None:
         if row is None:
             with working("scoring"):
-                return int(np.argmin(detector.decision_function(outputs, groups=groups)))
+                verdicts = detector.assess(outputs, groups=groups)
+                return int(suspicion_order(detector.calibration_, verdicts.columns())[0])
         if not 0 <= row < len(outputs):
             raise InputError(f"there is no row {row}; the rows are 0 to {len(outputs) - 1}.")
         return row

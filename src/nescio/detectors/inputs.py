@@ -433,16 +433,21 @@ def warn_of_odd_logits(data: DetectorInput) -> None:
             "Pass the outputs of the model before its last activation, which may be a ReLU.",
             ImplausibleValuesWarning,
         )
-    constant = np.flatnonzero(np.isfinite(logits[0]) & (logits == logits[0]).all(0)).tolist()
-    if constant and len(logits) > 1:
-        names = data.label_names or range(logits.shape[1])
-        warn(
-            f"all {len(logits):,} calibration samples have the same logit for these labels: "
-            f"{listed([names[label] for label in constant])}. A constant label tells nothing about "
-            "a sample. Check the outputs of the model, or leave the label out "
-            "(Outputs.select_labels).",
-            ImplausibleValuesWarning,
-        )
+    constant = np.isfinite(logits[0]) & (logits == logits[0]).all(0)
+    truth = np.isin(logits[0], (0, 1)) & ~constant
+    truth[truth] = np.isin(logits[:, truth], (0, 1)).all(0)
+    for of_label, what, why in (
+        (constant, "have the same logit", "A constant label tells nothing about a sample"),
+        (truth & ~truth.all(), "are 0 or 1", "Such columns may hold the truth, and not logits"),
+    ):
+        if of_label.any() and len(logits) > 1:
+            names = data.label_names or range(logits.shape[1])
+            warn(
+                f"all {len(logits):,} calibration samples {what} for these labels: "
+                f"{listed([names[label] for label in np.flatnonzero(of_label).tolist()])}. {why}. "
+                "Check the outputs of the model, or leave the label out (Outputs.select_labels).",
+                ImplausibleValuesWarning,
+            )
 
 
 # --- copies of samples ------------------------------------------------------------------------

@@ -205,18 +205,15 @@ class StreamResult:
     Attributes
     ----------
     n_samples, n_flagged : int
-    rows : array of int
-        The most suspicious rows: those that are furthest below their thresholds.
-    lowest : Assessment
-        The verdicts on them, with the column of the groups as the user's table has it.
+    lowest : dict
+        The most suspicious rows, as columns: row, the verdicts and the user's groups.
     parts : list of dict
         All columns, if they were to be kept in memory.
     """
 
     n_samples: int
     n_flagged: int
-    rows: Array
-    lowest: Assessment
+    lowest: VerdictColumns
     parts: Sequence[VerdictColumns] = ()
 
 
@@ -273,7 +270,7 @@ def score_stream(
                 writer.write(columns)
             if in_memory:
                 parts.append(columns)
-            rows = _most_suspicious(detector, columns)
+            rows = suspicion_order(detector.calibration_, columns)[:_N_LOWEST]
             names = (*COLUMNS, stream.group_column)
             taken = {name: columns[name].take(rows) for name in names if name in columns}
             suspicious.append({"row": n_samples + rows, **taken})
@@ -285,16 +282,9 @@ def score_stream(
         name: np.concatenate([np.asarray(block[name]) for block in suspicious])
         for name in suspicious[0]
     }
-    order = _most_suspicious(detector, lowest)
-    verdicts = Assessment(
-        lowest["score"],
-        lowest["p_value"],
-        lowest["in_distribution"],
-        groups=lowest.get("group"),
-        ids=lowest.get("id"),
-        kept={name: lowest[name] for name in lowest if name not in ("row", *COLUMNS)},
-    )
-    return StreamResult(n_samples, n_flagged, lowest["row"][order], verdicts[order], parts)
+    order = suspicion_order(detector.calibration_, lowest)[:_N_LOWEST]
+    lowest = {name: column[order] for name, column in lowest.items()}
+    return StreamResult(n_samples, n_flagged, lowest, parts)
 
 
 def _fdr_limit(blocks: Iterable[VerdictColumns], fdr: float) -> float:
@@ -307,13 +297,15 @@ def _fdr_limit(blocks: Iterable[VerdictColumns], fdr: float) -> float:
     return fdr_limit(values, counts, fdr)
 
 
-def _most_suspicious(detector: Detector, columns: VerdictColumns) -> Array:
-    """Return the rows that are furthest below their thresholds.
+def suspicion_order(calibration: Calibration, columns: Mapping[str, Any]) -> Array:
+    """Return the rows of a table of verdicts, the most suspicious first.
 
-    The smallest p-value of a group depends on its size, so p-values of groups are not compared.
+    Flagged rows come first, then small p-values. Only among equal p-values, such as the smallest
+    one, is the distance to the threshold compared: the scores of groups differ in scale.
     """
-    thresholds = detector.calibration_.threshold_of(columns.get("group"))
-    return np.argsort(columns["score"] - thresholds, kind="stable")[:_N_LOWEST]
+    distances = columns["score"] - calibration.threshold_of(columns.get("group"))
+    keys = (distances, columns["p_value"], columns["in_distribution"])
+    return np.lexsort([np.asarray(key) for key in keys])
 
 
 def _in_threads(score: ScoreBlock, stream: OutputsStream) -> Iterator[VerdictColumns]:

@@ -127,7 +127,7 @@ class Monitor(Result):
             What is recorded: time, alarm (in words), alarm_at, change and note.
         """
         if self.change is None:
-            raise InputError("there is no alarm to acknowledge.", "Load the state that has one.")
+            raise InputError("there is no alarm to acknowledge.")
         record = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "alarm": headline(self),

@@ -75,12 +75,13 @@ def headline(monitor: Monitor) -> str:
 def summary(monitor: Monitor) -> str:
     """Return a few lines: what has changed and since when, what to do, and the evidence."""
     lines, chart = [headline(monitor)], monitor.chart
+    earlier = ""
     if monitor.acknowledged:
         latest = monitor.acknowledged[-1]
         note = f" ({latest['note']})" if latest["note"] else ""
-        lines.append(f"The latest alarm was acknowledged at {latest['time']}{note}.")
+        earlier = f"\nAn earlier alarm was acknowledged at {latest['time']}{note}."
     if not monitor.n_samples:
-        return "\n".join(lines)
+        return lines[0] + earlier
     now, most = _odds(monitor.log10_martingale), _odds(monitor.max_log10_martingale)
     if monitor.alarm:
         if monitor.log10_martingale < 0:
@@ -105,7 +106,7 @@ def summary(monitor: Monitor) -> str:
         f"An alarm is raised at {1 / monitor.alpha:,.4g} to 1; without a change, it is ever "
         f"raised with a probability of at most {monitor.alpha:g}."
     )
-    return "\n".join(lines)
+    return "\n".join(lines) + earlier
 
 
 def _window(window: Window) -> str:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent, short
+from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent
 from nescio._io.tables import GROUP
 from nescio.calibration import CUSTOM
 from nescio.calibration.calibration import ALL
 from nescio.detectors import Detector
 from nescio.detectors.combined import default_detector
-from nescio.detectors.verdicts import Assessment
+from nescio.detectors.verdicts import Assessment, suspicion_order
 from nescio.errors import DefaultDetectorWarning, GroupWarning, TooFewSamplesError, listed
 from nescio.explain import Reason
 from nescio.lab.benchmark.results import Evidence
@@ -41,11 +41,11 @@ _LISTED = 100  # flagged inputs
 _FIRST_INPUTS = 3  # of a set
 _MOST = 20_000  # inputs that are compared with the calibration data: more change hardly anything
 _BINS = 20  # of p-values
+_FEWEST_KNOWN, _SHARE_KNOWN = 20, 0.2  # scores that are equal to those of calibration inputs
 _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
 _LABELS_SHOWN, _LABELS_NAMED = 12, 5
 _GROUPS_SHOWN = 30
-_THRESHOLDS_NAMED = 8
 _PARTS = {  # the parts of the default, in words
     "label_neighbours": "unlike the training samples that have its labels",
     "linear_probe": "its features speak for no label",
@@ -81,11 +81,12 @@ class Chosen:
         """Say in one line what the page says first."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GroupWarning)  # the page has given it
-            promise = Promise.of(self.detector, self.assess(outputs))
+            verdicts = self.assess(outputs)
+        promise, known = Promise.of(self.detector, verdicts), _known_inputs(self.detector, verdicts)
         return (
             f"{_percent(promise.share)} of {promise.n_inputs:,} inputs are flagged: "
             f"{promise.comparison} (about {_percent(promise.usual)}). "
-            f"Like the calibration data? {promise.answer(self.is_half)}."
+            f"Like the calibration data? {known or promise.answer(self.is_half) + '.'}"
         )
 
 
@@ -194,15 +195,17 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     detector, outputs = chosen.detector, evidence.id_outputs
     groups, verdicts = _groups(detector, outputs), chosen.assess(outputs)
     promise = Promise.of(detector, verdicts)
-    # Not by p-values: the smallest one depends on the size of the group.
+    known = _known_inputs(detector, verdicts)
     above = _above(detector, verdicts)
     oods = [_above(detector, chosen.assess(ood)) for ood in evidence.ood_outputs.values()]
     ood_above = np.concatenate(oods) if oods else None
     n_listed = min(promise.n_flagged, _LISTED)
-    lowest = np.argsort(above, kind="stable")[: max(_SUSPICIOUS, n_listed)].tolist()
-    reasons = _reasons(detector, outputs[lowest])
+    order = suspicion_order(detector.calibration_, verdicts.columns())
+    lowest = order[: max(_SUSPICIOUS, n_listed)].tolist()
+    # Nothing speaks against an input that is not flagged.
+    reasons = _reasons(detector, outputs[lowest[:n_listed]]) + [[]] * (_SUSPICIOUS - n_listed)
     main = {whys[0].words for whys in reasons[:_SUSPICIOUS] if whys}
-    shared = main.pop() if len(main) == 1 and len(lowest) > 1 else ""
+    shared = main.pop() if len(main) == 1 and n_listed > 1 else ""
     doubt = "" if promise.change() else "possibly a false alarm"
     suspicious = [
         _case(evidence, evidence.id_name, verdicts, row, doubt)
@@ -226,22 +229,24 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "chosen": chosen,
         "id_name": evidence.id_name,
         "promise": promise,
-        "answer": promise.answer(chosen.is_half),
+        "answer": "Not tested" if known else promise.answer(chosen.is_half),
+        "known": known,
         "change": promise.change(),
         "advice": ADVICE,
         "suspicious": suspicious,
         "shared_reason": shared,
         "flagged": rows,
+        "has_energy": any("energy" in why for case in suspicious for why in case["why"]),
         "command": _command(chosen.manifest),
         "uncalibrated": _uncalibrated(verdicts, groups),
         "why_no_pictures": why_no_pictures(evidence, cases),
-        "scores": Markup("".join(verdicts._charts())),
-        "thresholds": _named_thresholds(detector),
+        # The scores of groups differ in scale: they do not fit into one figure.
+        "scores": Markup("".join(verdicts._charts())) if detector.calibration_.by is None else "",
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
         "sets": sets,
         "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
         "by_label": flagged_by_label(evidence, above, ood_above),
-        "self_check": {"table": checked.drawn(), "text": checked.summary()},
+        "self_check": checked,
     }
 
 
@@ -262,6 +267,20 @@ def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
     names = [name or "(no name)" for name in np.unique(groups[verdicts.groups == ALL]).tolist()]
     which = f"{listed(names, quoted=False)}, which {'was' if len(names) == 1 else 'were'}"
     return f"No promise holds for {which} not calibrated." if names else ""
+
+
+def _known_inputs(detector: Detector, verdicts: Assessment) -> str:
+    """Say that inputs seem to be those of the calibration: many scores are exactly equal."""
+    known = detector.calibration_.scores
+    known, n_known = np.unique(known[np.isfinite(known)]), len(known)
+    n_equal = np.count_nonzero(np.isin(verdicts.scores, known))
+    # A detector may learn from half of the held-out data. Some scores are equal by nature.
+    if n_equal < max(_FEWEST_KNOWN, _SHARE_KNOWN * len(verdicts)) or len(known) < n_known / 2:
+        return ""
+    return (
+        f"Not tested: {n_equal:,} of {len(verdicts):,} scores are exactly those of calibration "
+        "inputs. If these are the same inputs, pass others."
+    )
 
 
 def _above(detector: Detector, verdicts: Assessment) -> Values:
@@ -343,7 +362,7 @@ class Why(NamedTuple):
 
 def _reasons(detector: Detector, samples: Outputs) -> list[list[Why]]:
     """Return for each input the reasons against it, the strongest first."""
-    if not detector.explains:
+    if not detector.explains or not len(samples):
         return [[]] * len(samples)
     explained = detector.explain(samples, groups=_groups(detector, samples), from_probs=False)
     predicts = np.any(samples.logits > 0, axis=1).tolist()
@@ -381,20 +400,6 @@ def _words(detector: str, reason: Reason | None, predicts: bool) -> str:
         return f"{weak} as strong as usual"
     name = detector.partition("(")[0]
     return _PARTS.get(name, name)
-
-
-def _named_thresholds(detector: Detector) -> str:
-    """Name the lines of the figure of the scores; empty if there is only one."""
-    values = detector.calibration_.threshold_values
-    if len(values) == 1:
-        return ""
-    if len(values) > _THRESHOLDS_NAMED:
-        return f"The dashed lines are the thresholds of {len(values):,} groups."
-    named = [
-        f"{'any other group' if name == ALL else name} ({short(value)})"
-        for name, value in sorted(values.items(), key=lambda each: each[1])
-    ]
-    return f"Dashed lines, from left to right: the thresholds of {', '.join(named)}."
 
 
 def _p_value_chart(p_values: Values, usual: float) -> Markup:
@@ -453,6 +458,8 @@ def flagged_by_label(
         which = " or ".join(by_count.suffering)
         plural = "label" if which == "1" else "labels"
         text += f" Inputs with {which} {kind} {plural} are flagged more often than the others."
+        if kind == "predicted":
+            text += " calibrate --by label_count would hold the promise for each number of labels."
     return {
         "kind": kind,
         "fpr_name": by_label.fpr_name,
