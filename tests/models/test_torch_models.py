@@ -173,6 +173,17 @@ def test_numpy_is_taken_in_any_precision_and_order():
     assert ns.wrap(small().bfloat16()).outputs(array).logits.dtype == np.float32
 
 
+def test_a_compiled_model_has_the_layers_of_the_model():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    x = torch.randn(20, 3)
+    compiled, plain = (
+        ns.wrap(each, features="penultimate,0").outputs(x)
+        for each in (torch.compile(model, backend="eager"), model)
+    )
+    for name in ("logits", "features", "0"):
+        np.testing.assert_allclose(compiled.get(name), plain.get(name), atol=1e-5)
+
+
 def test_several_inputs_by_position_or_by_name():
     class Two(nn.Module):
         def forward(self, left, right, *, double=False):

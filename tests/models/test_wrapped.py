@@ -235,6 +235,17 @@ def test_rows_that_cannot_be_used(rng):
         fitted.calibrate(bad)
     fitted.detector.set_params(nonfinite="out")
     assert not fitted.calibrate(bad, self_check=False)(bad).in_distribution[3]
+    # The default does not leave the features out because of one such row.
+    with pytest.raises(ns.errors.NonFiniteError, match="in 1 of 400 rows: 3 "):
+        ns.wrap(model).fit(bad, x[500:] > 0)
+
+    # A model may take what its layers may not hold.
+    class TakesMissing(torch.nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs).nan_to_num()
+
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="no features: .* NaN or infinity"):
+        ns.wrap(TakesMissing(6, 6)).fit(bad, x[500:] > 0)
 
 
 # --- wrapping again ---------------------------------------------------------------------------
@@ -337,6 +348,10 @@ def test_a_model_whose_inner_layer_is_no_matrix_is_judged_by_its_logits():
     assert guarded.detector.scores_from == ("logits",)
     with pytest.raises(ns.NescioError, match="the model"):
         ns.wrap(model).calibrate(inputs[:, :7])
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="features: layer '1' takes shape"):
+        ns.wrap(model).fit(inputs, inputs[:, :4] > 0)
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="no layer that is known .* Choose"):
+        ns.wrap(torch.nn.Hardtanh()).fit(inputs, inputs > 0)
 
 
 def test_the_default_does_not_make_a_vocabulary_dense():

@@ -368,16 +368,19 @@ class Wrapped:
             ready = Wrapped(runner, own)
             outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
             return Wrapped(ready.runner, own.fit(outputs, from_probs=False))
-        ready, outputs = Wrapped(runner)._outputs_with_features(
+        ready, outputs, obstacle = Wrapped(runner)._outputs_with_features(
             runner.fitted_to(train), train, labels, batch_size
         )
-        detector, reason = default_detector(outputs)
+        detector, reason = default_detector(outputs, no_features=obstacle)
         return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
 
     def _outputs_with_features(
         self, runner: Runner, inputs: Any, labels: Any, batch_size: int
-    ) -> tuple[Wrapped, Outputs]:
-        """Return the model with the layers that the default reads, if it can, and its outputs."""
+    ) -> tuple[Wrapped, Outputs, str]:
+        """Return the model with the layers that the default reads, and its outputs.
+
+        If it cannot give the layers, it is the model without them, and why it cannot, if known.
+        """
         first = inputs
         if once := isinstance(inputs, Iterator):
             first = list(islice(inputs, 1))
@@ -389,25 +392,29 @@ class Wrapped:
             choices = []
         # A layer may be no matrix, or have words or missing values, which the model takes, but no
         # detector. If the inputs themselves are wrong, the error comes again at the end.
+        obstacle = ""
         for detector in choices:
+            has_layers = False
             try:
                 ready = Wrapped(with_layers(runner, detector))
                 if not is_read and ready.runner.features == INPUT:  # it has no other layer
                     continue
-                if not ready._has_layers(first):
+                check_reads(ready.runner, detector)
+                if not (has_layers := ready._has_layers(first)):
                     continue
-            except NescioError:
-                continue
-            try:
                 outputs = ready.outputs(inputs, labels=labels, batch_size=batch_size)
-            except NescioError:
-                if once:
+            except NescioError as error:
+                if once and has_layers:
                     raise
+                obstacle = error.reason.removesuffix(".")
                 continue
             layers = (outputs.features, *outputs.arrays.values())
-            if once or all(layer is None or np.isfinite(layer).all() for layer in layers):
-                return ready, outputs
-        return self, self.outputs(inputs, labels=labels, batch_size=batch_size)
+            finite = all(layer is None or np.isfinite(layer).all() for layer in layers)
+            # NaN or infinity in the logits too is no missing value that the model takes.
+            if once or finite or not np.isfinite(outputs.logits.max()):
+                return ready, outputs, ""
+            obstacle = "those of the model hold NaN or infinity"
+        return self, self.outputs(inputs, labels=labels, batch_size=batch_size), obstacle
 
     def _has_layers(self, inputs: Any) -> bool:
         """Return whether the first inputs have the layers, and an input that is not too wide."""
@@ -445,7 +452,7 @@ class Wrapped:
         """
         model, detector, reason = self, copy.deepcopy(self.detector), self.reason
         if detector is None:
-            model, outputs = self._outputs_with_features(self.runner, held_out, None, batch_size)
+            model, outputs, _ = self._outputs_with_features(self.runner, held_out, None, batch_size)
         else:
             outputs = self.outputs(held_out, batch_size=batch_size)
         # `fit` did not know how many held-out samples there would be.
