@@ -8,6 +8,7 @@ import pytest
 
 import nescio as ns
 from nescio.errors import (
+    GroupWarning,
     InputError,
     ParameterError,
     ProbabilitiesError,
@@ -16,7 +17,7 @@ from nescio.errors import (
 
 torch = pytest.importorskip("torch")
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SubsetRandomSampler, TensorDataset
 
 
 def small(n_labels=4):
@@ -160,6 +161,32 @@ def test_a_loader_brings_inputs_and_labels():
     alone = wrapped.outputs(DataLoader(TensorDataset(images()), batch_size=4))
     assert alone.labels is None
     assert len(alone) == 10
+
+
+def test_nothing_comes_beside_a_loader_that_shuffles():
+    data = TensorDataset(torch.randn(40, 3, 8, 8))
+    order, truth = SubsetRandomSampler(range(40)), torch.eye(4).repeat(10, 1)
+    groups, in_order = ["a", "b"] * 20, DataLoader(data, batch_size=8)
+    wrapped = ns.wrap(small(), detector="joint_energy").calibrate(in_order, groups=groups)
+    for loader in (
+        DataLoader(data, shuffle=True),
+        DataLoader(data, sampler=order),
+        DataLoader(data, batch_sampler=BatchSampler(order, 8, drop_last=False)),
+    ):
+        for call in (
+            lambda x: wrapped.fit(x, truth),
+            lambda x: wrapped.calibrate(x, groups=groups),
+            lambda x: wrapped(x, groups=groups),
+            lambda x: wrapped.explain(x, groups=groups),
+            lambda x: wrapped.self_check(x, groups=groups),
+            lambda x: wrapped.outputs(x, ids=groups),
+        ):
+            call(in_order)
+            with pytest.raises(InputError, match=r"random order.*shuffle=False"):
+                call(loader)
+        assert len(wrapped.outputs(loader)) == 40
+        with pytest.warns(GroupWarning):  # the labels are counted, whatever the order
+            wrapped.calibrate(loader, groups="label_count")
 
 
 def test_numpy_is_taken_in_any_precision_and_order():

@@ -133,9 +133,14 @@ def test_assess_and_explain_are_the_detectors_own(model, held_out):
     assessment = wrapped.assess(held_out, fdr=0.1)
     expected = wrapped.detector.assess(outputs, fdr=0.1)
     np.testing.assert_array_equal(assessment.in_distribution, expected.in_distribution)
+    for name in ("scores", "p_values"):
+        np.testing.assert_array_equal(getattr(wrapped(held_out), name), getattr(expected, name))
     # The model may round the rows of another batch differently.
-    explained, expected = wrapped.explain(held_out[:3]), wrapped.detector.explain(outputs[:3])
-    np.testing.assert_allclose(explained.shares, expected.shares, rtol=1e-9)
+    explained = wrapped.explain(held_out[:3], ids=["a", "b", "c"])
+    np.testing.assert_allclose(
+        explained.shares, wrapped.detector.explain(outputs[:3]).shares, rtol=1e-9
+    )
+    assert explained[2].id == "c"
 
 
 def test_without_a_calibrated_detector_there_is_no_verdict(model, held_out):

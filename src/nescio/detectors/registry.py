@@ -164,10 +164,15 @@ def build_detector(text: str, *, may_import: bool = True, **common: Any) -> Dete
     name, settings = parse_detector(text)
     kind = detector_class(name, may_import=may_import)
     defaults = kind().get_params(deep=False)
-    allowed = set(defaults) - set(PARAMS_OF_ALL)
+    allowed = set(defaults) - {"tpr", *common}
     values = {}
     for key, value in settings.items():
         if key not in allowed:
+            if key in PARAMS_OF_ALL:
+                raise ParameterError(
+                    f"{key} cannot be set with the name of the detector: pass it to calibrate "
+                    f"({key}=..., --{key})."
+                )
             has = f"it has {', '.join(sorted(allowed))}" if allowed else "it has none"
             raise ParameterError(f"{name} has no parameter {key!r} to set; {has}.")
         values[key] = _value(value, type(defaults[key]), f"{key}={value}", may_import=may_import)

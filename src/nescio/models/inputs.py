@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,6 +118,19 @@ def length_of(part: Any) -> int | None:
     if shape is not None:
         return int(shape[0]) if len(shape) else None
     return len(part) if isinstance(part, list | tuple) else None
+
+
+def check_order(inputs: Any, **beside: Any) -> None:
+    """Raise if values by row come beside a DataLoader of torch that gives a random order."""
+    names = [name for name, rows in beside.items() if not isinstance(rows, str | None)]
+    loaders = (inputs, getattr(inputs, "batch_sampler", None))
+    kinds = (type(getattr(loader, "sampler", None)).__mro__ for loader in loaders)
+    if names and any("Random" in kind.__name__ for kind in chain.from_iterable(kinds)):
+        raise InputError(
+            f"{names[0]} came beside a DataLoader that gives its samples in random order, so that "
+            f"rows and {names[0]} do not match. Pass shuffle=False; for labels, you can also give "
+            "pairs (inputs, labels) in its batches."
+        )
 
 
 def _rows_of(inputs: Any, rows: slice, n_samples: int) -> Any:

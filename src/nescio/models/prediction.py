@@ -83,6 +83,16 @@ class Prediction(Result):
         return np.asarray(logits.astype(np.float32) > np.float32(np.log(odds)))
 
     @property
+    def scores(self) -> NDArray[np.float64]:
+        """The score of each sample; higher means more in-distribution."""
+        return self.assessment.scores
+
+    @property
+    def p_values(self) -> NDArray[np.float64]:
+        """The p-value of each sample; small means suspicious."""
+        return self.assessment.p_values
+
+    @property
     def in_distribution(self) -> BoolArray:
         """The verdict on each sample."""
         return self.assessment.in_distribution

@@ -45,7 +45,7 @@ from nescio.errors import (
 from nescio.explain import ExplainedVerdicts
 from nescio.models.base import AUTO_LAYER, FEATURES, POOLED, PREPARED, Layers, Runner, make_runner
 from nescio.models.images import Preprocessing
-from nescio.models.inputs import changeable, length_of, rows_of
+from nescio.models.inputs import changeable, check_order, length_of, rows_of
 from nescio.models.prediction import Prediction
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import INPUT, PENULTIMATE, TEXT, as_multi_hot
@@ -217,6 +217,7 @@ class Wrapped:
             How many samples to run at once. The batches of an iterable are run as they are.
         """
         checked_whole("batch_size", batch_size, minimum=1)
+        check_order(inputs, labels=labels, ids=ids)
         if length_of(labels) and length_of(labels) == length_of(inputs):
             as_multi_hot(labels, None, self.label_names, None)  # before the model runs for long
         arrays, own_labels, texts, n_truncated = self._run(inputs, batch_size)
@@ -318,6 +319,7 @@ class Wrapped:
             A label is predicted if its probability is above this.
         """
         detector = self._calibrated()
+        check_order(inputs, groups=groups)
         outputs = self.outputs(inputs, labels=labels, ids=ids, batch_size=batch_size)
         assessment = detector.assess(outputs, groups=groups, fdr=fdr, from_probs=False)
         return Prediction(outputs, assessment, label_threshold)
@@ -329,14 +331,20 @@ class Wrapped:
         return self.predict(inputs, **options).assessment
 
     def explain(
-        self, inputs: Any, *, groups: Any = None, batch_size: int = 256
+        self,
+        inputs: Any,
+        *,
+        ids: Sequence[str] | None = None,
+        groups: Any = None,
+        batch_size: int = 256,
     ) -> ExplainedVerdicts:
         """Return the reasons of the verdicts, as the detector's `explain` does.
 
         The features of a table, if it is not given in batches, have its names and units.
         """
         detector = self._calibrated()
-        outputs = self.outputs(inputs, batch_size=batch_size)
+        check_order(inputs, groups=groups)
+        outputs = self.outputs(inputs, ids=ids, batch_size=batch_size)
         explanation = detector.explain(outputs, groups=groups, from_probs=False)
         return self.runner.explained(explanation, inputs)
 
@@ -450,6 +458,7 @@ class Wrapped:
         self_check : bool
             Whether to check for blind spots. The model runs on 50 inputs eight times.
         """
+        check_order(held_out, groups=groups)
         model, detector, reason = self, copy.deepcopy(self.detector), self.reason
         if detector is None:
             model, outputs, _ = self._outputs_with_features(self.runner, held_out, None, batch_size)
@@ -512,6 +521,7 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
+        check_order(inputs, groups=groups)
         detector, fixed = self._calibrated(), self.runner.fixed_batch or 1
         whole = inputs
         if groups is None and hasattr(inputs, "dataset"):  # of torch's DataLoader: its first batch
