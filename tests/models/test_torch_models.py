@@ -163,6 +163,12 @@ def test_a_loader_brings_inputs_and_labels():
     assert len(alone) == 10
 
 
+def test_a_mapping_with_names_that_the_model_does_not_have():
+    samples = [{"image": image, "label": torch.eye(4)[0]} for image in images()]
+    with pytest.raises(InputError, match=r"by name: give its parts, image, label.*pairs \(inputs"):
+        ns.wrap(small()).outputs(DataLoader(samples, batch_size=5))
+
+
 def test_nothing_comes_beside_a_loader_that_shuffles():
     data = TensorDataset(torch.randn(40, 3, 8, 8))
     order, truth = SubsetRandomSampler(range(40)), torch.eye(4).repeat(10, 1)

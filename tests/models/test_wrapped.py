@@ -105,6 +105,14 @@ def test_a_layer_that_a_model_does_not_have(model, held_out):
     message = r"reads features, and the model has no layer that is known.*features="
     with pytest.raises(MissingInputError, match=message):
         ns.wrap(torch.nn.Conv1d(3, 4, 1), detector=Reading(("features",)))
+    network = torch.nn.Sequential(
+        torch.nn.Conv1d(3, 3, 1), torch.nn.Flatten(), torch.nn.Linear(6, 4)
+    )
+    inputs = np.random.default_rng(0).normal(size=(300, 3, 2)).astype("f4")
+    calibrated = ns.wrap(network).calibrate(inputs).detector
+    other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 4))
+    with pytest.raises(MissingInputError, match="the model has no layer 'pooled', with which"):
+        ns.wrap(other, detector=calibrated)
 
 
 def test_a_detector_remembers_its_layers(model, held_out, multi_label, tmp_path):

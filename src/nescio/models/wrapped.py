@@ -671,7 +671,10 @@ def with_layers(runner: Runner, detector: Detector) -> Runner:
     missing = tuple(name for name in named if runner.has_layer(name))
     layers = runner.layers
     if FEATURES in reads and (not layers or runner.layers_are_default):
-        layers = (*(_features_of(runner, detector) or layers[:1]), *layers[1:])
+        of_features = _features_of(runner, detector) or layers[:1]
+        if not of_features:  # `check_reads` says so
+            return runner
+        layers = (*of_features, *layers[1:])
     elif not layers:
         layers = missing[:1] or (AUTO_LAYER,)
     layers += missing
@@ -702,13 +705,19 @@ def check_reads(runner: Runner, detector: Detector) -> None:
         why = "the model has no layer that is known to be suitable. Choose one"
         outputs = ", ".join(getattr(runner, "output_names", ()))
         named = f" The file has the outputs {outputs}." if outputs else ""
-        if hasattr(detector, "n_columns_"):
-            why = "it is not known from which layer. Choose the one that it was made with"
-        if getattr(detector, "layers_", ())[:1] == (PREPARED,):
+        made_with = getattr(detector, "layers_", ())[:1]
+        if made_with == (PREPARED,):
             why = (
                 "it is not known from which layer: a transformer of the table made them. Keep it "
                 "with the model (save_pretrained), fit and calibrate again, or pass the transformer"
             )
+        elif made_with and not runner.has_layer(made_with[0]):
+            why = (
+                f"the model has no layer {made_with[0]!r}, with which it was made. Fit and "
+                "calibrate again, or choose a layer"
+            )
+        elif hasattr(detector, "n_columns_"):
+            why = "it is not known from which layer. Choose the one that it was made with"
         arrays = " and ".join(sorted(reads - {"logits", "labels"}))
         raise MissingInputError(
             f"{detector.name} reads {arrays}, and {why} (features=..., --features).{named}"
