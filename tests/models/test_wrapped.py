@@ -234,6 +234,13 @@ def test_it_reads_as_a_table(model, held_out):
     ]
     long = ns.wrap(model).calibrate(held_out)(held_out)
     assert repr(long).splitlines()[-1] == f"and {len(held_out) - 8} more"
+    # Of many rows, those that are flagged are shown, under their own numbers.
+    wrapped = ns.wrap(model).calibrate(held_out)
+    many = np.concatenate([held_out[:20], [1000 + held_out[0]]])
+    for result in (wrapped(many), wrapped.assess(many), wrapped.explain(many)):
+        last = repr(result).splitlines()[9]
+        assert last.split()[0] == "20", result
+        assert "OUT" in last, result
 
 
 def test_rows_that_cannot_be_used(rng):

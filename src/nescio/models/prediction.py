@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.results import Result, View, first_rows, joined
+from nescio._charts.results import Result, View, joined, shown_rows
 from nescio._charts.svg import cut
 from nescio._validation import BoolArray, FloatArray, checked_share
 from nescio.detectors.verdicts import Assessment, Verdict
@@ -144,7 +144,7 @@ class Prediction(Result):
 
     def _view(self) -> View:
         view = self.assessment._view()
-        predicted = [cut(self._likeliest(row), 44) for row in first_rows(len(self))]
+        predicted = [cut(self._likeliest(row), 44) for row in shown_rows(self.in_distribution)]
         return replace(view, title=self.summary(), table={**view.table, "predicted": predicted})
 
     def _likeliest(self, row: int) -> str:

@@ -622,7 +622,7 @@ class Wrapped:
             "labels": listed([cut(name, 24) for name in names], 3, quoted=False) or "no names",
             "features": ", ".join(self.runner.layers) or "none",
             "detector": self._detector_text(),
-            "threshold": "not calibrated" if calibration is None else calibration.summary(),
+            "calibration": "not calibrated" if calibration is None else calibration.summary(),
         }
         return result_card(
             View(
