@@ -206,7 +206,9 @@ class Columns:
             )
         advice = "Name"
         if has_others and len(names) <= _NAMED:
-            option = f"ignore={names} (--ignore {_as_option(names)})"
+            line = io.StringIO()
+            csv.writer(line, lineterminator="").writerow(names)
+            option = f"ignore={names} (--ignore {shlex.quote(line.getvalue())})"
             advice = f"To leave out what is no label, pass {option}. Otherwise, name"
         return InputError(
             f"not all columns hold floating-point numbers: {shown}. {advice} with labels=... "
@@ -300,13 +302,6 @@ def _are_numbered(names: Sequence[str]) -> bool:
     """
     counts = ([str(start + number) for number in range(len(names))] for start in (0, 1))
     return len(names) > 0 and list(names) in counts
-
-
-def _as_option(names: Sequence[str]) -> str:
-    """Return names as the value of an option on the command line."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(names)
-    return shlex.quote(line.getvalue())
 
 
 # --- from columns to arrays -----------------------------------------------------------------------

@@ -168,13 +168,9 @@ def build_detector(text: str, *, may_import: bool = True, **common: Any) -> Dete
     values = {}
     for key, value in settings.items():
         if key not in allowed:
-            if key in PARAMS_OF_ALL:
-                raise ParameterError(
-                    f"{key} cannot be set with the name of the detector: pass it to calibrate "
-                    f"({key}=..., --{key})."
-                )
             has = f"it has {', '.join(sorted(allowed))}" if allowed else "it has none"
-            raise ParameterError(f"{name} has no parameter {key!r} to set; {has}.")
+            option = f" Pass it to calibrate ({key}=..., --{key})." if key in PARAMS_OF_ALL else ""
+            raise ParameterError(f"{name} has no parameter {key!r} to set; {has}.{option}")
         values[key] = _value(value, type(defaults[key]), f"{key}={value}", may_import=may_import)
     detector = kind(**values, **common)
     detector._check_params()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,13 +122,11 @@ def length_of(part: Any) -> int | None:
 def check_order(inputs: Any, **beside: Any) -> None:
     """Raise if values by row come beside a DataLoader of torch that gives a random order."""
     names = [name for name, rows in beside.items() if not isinstance(rows, str | None)]
-    loaders = (inputs, getattr(inputs, "batch_sampler", None))
-    kinds = (type(getattr(loader, "sampler", None)).__mro__ for loader in loaders)
-    if names and any("Random" in kind.__name__ for kind in chain.from_iterable(kinds)):
+    sampler = getattr(getattr(inputs, "batch_sampler", None) or inputs, "sampler", None)
+    if names and any("Random" in kind.__name__ for kind in type(sampler).__mro__):
         raise InputError(
-            f"{names[0]} came beside a DataLoader that gives its samples in random order, so that "
-            f"rows and {names[0]} do not match. Pass shuffle=False; for labels, you can also give "
-            "pairs (inputs, labels) in its batches."
+            f"{names[0]} came beside a DataLoader in random order, so its rows do not match. Pass "
+            "shuffle=False; labels can also come as pairs (inputs, labels) in the batches."
         )
 
 

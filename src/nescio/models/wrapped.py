@@ -331,12 +331,7 @@ class Wrapped:
         return self.predict(inputs, **options).assessment
 
     def explain(
-        self,
-        inputs: Any,
-        *,
-        ids: Sequence[str] | None = None,
-        groups: Any = None,
-        batch_size: int = 256,
+        self, inputs: Any, *, ids: Any = None, groups: Any = None, batch_size: int = 256
     ) -> ExplainedVerdicts:
         """Return the reasons of the verdicts, as the detector's `explain` does.
 
@@ -385,10 +380,7 @@ class Wrapped:
     def _outputs_with_features(
         self, runner: Runner, inputs: Any, labels: Any, batch_size: int
     ) -> tuple[Wrapped, Outputs, str]:
-        """Return the model with the layers that the default reads, and its outputs.
-
-        If it cannot give the layers, it is the model without them, and why it cannot, if known.
-        """
+        """Return the model, if possible with the default's layers, its outputs, and why not."""
         first = inputs
         if once := isinstance(inputs, Iterator):
             first = list(islice(inputs, 1))
@@ -671,13 +663,10 @@ def with_layers(runner: Runner, detector: Detector) -> Runner:
     missing = tuple(name for name in named if runner.has_layer(name))
     layers = runner.layers
     if FEATURES in reads and (not layers or runner.layers_are_default):
-        of_features = _features_of(runner, detector) or layers[:1]
-        if not of_features:  # `check_reads` says so
-            return runner
-        layers = (*of_features, *layers[1:])
+        layers = (*(_features_of(runner, detector) or layers[:1]), *layers[1:])
     elif not layers:
         layers = missing[:1] or (AUTO_LAYER,)
-    layers += missing
+    layers += missing if layers else ()  # without features, `check_reads` has an error
     return runner if layers == runner.layers else runner.changed(features=layers)
 
 
