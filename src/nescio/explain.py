@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.results import Result, View, by_name, first_rows, joined, label_columns, word
+from nescio._charts.results import Result, View, by_name, joined, label_columns, shown_rows, word
 from nescio._charts.svg import CARD_BARS, BarRow, Markup, cut, end_of
 from nescio._io.files import finite
 from nescio._validation import Array, BoolArray, FloatArray
@@ -501,7 +501,8 @@ class ExplainedVerdicts(Result):
     def _view(self) -> View:
         if len(self) == 1:
             return self[0]._view()
-        reasons = [self[row] for row in first_rows(len(self))]
+        rows = shown_rows(self.in_distribution)
+        reasons = [self[row] for row in rows]
         piece = reasons[0].term or "share of the evidence"
         by_column = [reason.by_column() for reason in reasons if reason.parts]
         unusual = [reason.largest() for reason in by_column if reason is not None]
@@ -510,7 +511,7 @@ class ExplainedVerdicts(Result):
             table={
                 "sample": [
                     end_of(str(row) if reason.id is None else reason.id, 24)
-                    for row, reason in enumerate(reasons)
+                    for row, reason in zip(rows, reasons, strict=True)
                 ],
                 "score": [f"{reason.score:.5g}" for reason in reasons],
                 "threshold": [f"{reason.threshold:.5g}" for reason in reasons],

@@ -43,6 +43,10 @@ def test_parameters_may_follow_in_brackets(nescio, files):
     code, _, err = nescio("calibrate", files / "val.safetensors", "-d", name, "-o", path)
     assert code == 0, err
     assert ns.load(path).k == 3
+    assert build_detector("joint_energy(nonfinite=out)").nonfinite == "out"
+    for given in ("nonfinite=out", "tpr=0.9"):
+        with pytest.raises(ParameterError, match=f"--{given.split('=')[0]}"):
+            build_detector(f"msp({given})", tpr=0.9, nonfinite="out")
 
 
 def test_a_class_or_a_name_serves_as_a_detector():

@@ -8,6 +8,7 @@ import pytest
 
 import nescio as ns
 from nescio.errors import (
+    GroupWarning,
     InputError,
     ParameterError,
     ProbabilitiesError,
@@ -16,7 +17,7 @@ from nescio.errors import (
 
 torch = pytest.importorskip("torch")
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SubsetRandomSampler, TensorDataset
 
 
 def small(n_labels=4):
@@ -162,6 +163,38 @@ def test_a_loader_brings_inputs_and_labels():
     assert len(alone) == 10
 
 
+def test_a_mapping_with_names_that_the_model_does_not_have():
+    samples = [{"image": image, "label": torch.eye(4)[0]} for image in images()]
+    with pytest.raises(InputError, match=r"by name: give its parts, image, label.*pairs \(inputs"):
+        ns.wrap(small()).outputs(DataLoader(samples, batch_size=5))
+
+
+def test_nothing_comes_beside_a_loader_that_shuffles():
+    data = TensorDataset(torch.randn(40, 3, 8, 8))
+    order, truth = SubsetRandomSampler(range(40)), torch.eye(4).repeat(10, 1)
+    groups, in_order = ["a", "b"] * 20, DataLoader(data, batch_size=8)
+    wrapped = ns.wrap(small(), detector="joint_energy").calibrate(in_order, groups=groups)
+    for loader in (
+        DataLoader(data, shuffle=True),
+        DataLoader(data, sampler=order),
+        DataLoader(data, batch_sampler=BatchSampler(order, 8, drop_last=False)),
+    ):
+        for call in (
+            lambda x: wrapped.fit(x, truth),
+            lambda x: wrapped.calibrate(x, groups=groups),
+            lambda x: wrapped(x, groups=groups),
+            lambda x: wrapped.explain(x, groups=groups),
+            lambda x: wrapped.self_check(x, groups=groups),
+            lambda x: wrapped.outputs(x, ids=groups),
+        ):
+            call(in_order)
+            with pytest.raises(InputError, match=r"random order.*shuffle=False"):
+                call(loader)
+        assert len(wrapped.outputs(loader)) == 40
+        with pytest.warns(GroupWarning):  # the labels are counted, whatever the order
+            wrapped.calibrate(loader, groups="label_count")
+
+
 def test_numpy_is_taken_in_any_precision_and_order():
     wrapped = ns.wrap(small())
     array = images().numpy()
@@ -171,6 +204,17 @@ def test_numpy_is_taken_in_any_precision_and_order():
     backwards.setflags(write=False)
     np.testing.assert_array_equal(wrapped.outputs(backwards).logits, expected)
     assert ns.wrap(small().bfloat16()).outputs(array).logits.dtype == np.float32
+
+
+def test_a_compiled_model_has_the_layers_of_the_model():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    x = torch.randn(20, 3)
+    compiled, plain = (
+        ns.wrap(each, features="penultimate,0").outputs(x)
+        for each in (torch.compile(model, backend="eager"), model)
+    )
+    for name in ("logits", "features", "0"):
+        np.testing.assert_allclose(compiled.get(name), plain.get(name), atol=1e-5)
 
 
 def test_several_inputs_by_position_or_by_name():

@@ -105,6 +105,14 @@ def test_a_layer_that_a_model_does_not_have(model, held_out):
     message = r"reads features, and the model has no layer that is known.*features="
     with pytest.raises(MissingInputError, match=message):
         ns.wrap(torch.nn.Conv1d(3, 4, 1), detector=Reading(("features",)))
+    network = torch.nn.Sequential(
+        torch.nn.Conv1d(3, 3, 1), torch.nn.Flatten(), torch.nn.Linear(6, 4)
+    )
+    inputs = np.random.default_rng(0).normal(size=(300, 3, 2)).astype("f4")
+    calibrated = ns.wrap(network).calibrate(inputs).detector
+    other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 4))
+    with pytest.raises(MissingInputError, match="the model has no layer 'pooled', with which"):
+        ns.wrap(other, detector=calibrated)
 
 
 def test_a_detector_remembers_its_layers(model, held_out, multi_label, tmp_path):
@@ -133,9 +141,14 @@ def test_assess_and_explain_are_the_detectors_own(model, held_out):
     assessment = wrapped.assess(held_out, fdr=0.1)
     expected = wrapped.detector.assess(outputs, fdr=0.1)
     np.testing.assert_array_equal(assessment.in_distribution, expected.in_distribution)
+    for name in ("scores", "p_values"):
+        np.testing.assert_array_equal(getattr(wrapped(held_out), name), getattr(expected, name))
     # The model may round the rows of another batch differently.
-    explained, expected = wrapped.explain(held_out[:3]), wrapped.detector.explain(outputs[:3])
-    np.testing.assert_allclose(explained.shares, expected.shares, rtol=1e-9)
+    explained = wrapped.explain(held_out[:3], ids=["a", "b", "c"])
+    np.testing.assert_allclose(
+        explained.shares, wrapped.detector.explain(outputs[:3]).shares, rtol=1e-9
+    )
+    assert explained[2].id == "c"
 
 
 def test_without_a_calibrated_detector_there_is_no_verdict(model, held_out):
@@ -221,6 +234,13 @@ def test_it_reads_as_a_table(model, held_out):
     ]
     long = ns.wrap(model).calibrate(held_out)(held_out)
     assert repr(long).splitlines()[-1] == f"and {len(held_out) - 8} more"
+    # Of many rows, those that are flagged are shown, under their own numbers.
+    wrapped = ns.wrap(model).calibrate(held_out)
+    many = np.concatenate([held_out[:20], [1000 + held_out[0]]])
+    for result in (wrapped(many), wrapped.assess(many), wrapped.explain(many)):
+        last = repr(result).splitlines()[9]
+        assert last.split()[0] == "20", result
+        assert "OUT" in last, result
 
 
 def test_rows_that_cannot_be_used(rng):
@@ -235,6 +255,17 @@ def test_rows_that_cannot_be_used(rng):
         fitted.calibrate(bad)
     fitted.detector.set_params(nonfinite="out")
     assert not fitted.calibrate(bad, self_check=False)(bad).in_distribution[3]
+    # The default does not leave the features out because of one such row.
+    with pytest.raises(ns.errors.NonFiniteError, match="in 1 of 400 rows: 3 "):
+        ns.wrap(model).fit(bad, x[500:] > 0)
+
+    # A model may take what its layers may not hold.
+    class TakesMissing(torch.nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs).nan_to_num()
+
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="no features: .* NaN or infinity"):
+        ns.wrap(TakesMissing(6, 6)).fit(bad, x[500:] > 0)
 
 
 # --- wrapping again ---------------------------------------------------------------------------
@@ -337,6 +368,10 @@ def test_a_model_whose_inner_layer_is_no_matrix_is_judged_by_its_logits():
     assert guarded.detector.scores_from == ("logits",)
     with pytest.raises(ns.NescioError, match="the model"):
         ns.wrap(model).calibrate(inputs[:, :7])
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="features: layer '1' takes shape"):
+        ns.wrap(model).fit(inputs, inputs[:, :4] > 0)
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="no layer that is known .* Choose"):
+        ns.wrap(torch.nn.Hardtanh()).fit(inputs, inputs > 0)
 
 
 def test_the_default_does_not_make_a_vocabulary_dense():

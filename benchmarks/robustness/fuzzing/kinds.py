@@ -421,7 +421,7 @@ def graphs_with_metadata() -> Iterator[tuple[str, bytes, Any]]:
     mean = helper.make_node("ReduceMean", ["x", "axes"], ["logits"], keepdims=0)
     embed = helper.make_node("Gather", ["table", "input_ids"], ["x"])
     pixels = np.zeros((2, 3, 8, 8), np.uint8)
-    preprocessing = json.dumps(Preprocessing(8).as_dict())
+    preprocessing = json.dumps(asdict(Preprocessing(8)))
     ways = (
         ("images", [mean], images, [axes], {PREPROCESSING_KEY: preprocessing}, pixels),
         ("texts", [embed, mean], ids, [table, first], {TOKENIZER_KEY: tokenizer_json()}, ["red"]),

@@ -16,6 +16,7 @@ import numpy as np
 
 from nescio._charts.svg import Markup, cut, sheet
 from nescio._io.files import to_values
+from nescio._validation import BoolArray
 from nescio.errors import InputError, require
 
 MOST_ROWS = 8
@@ -160,9 +161,9 @@ def joined(*groups: Mapping[str, Any]) -> dict[str, Any]:
     return columns
 
 
-def first_rows(n_rows: int) -> range:
-    """Return the numbers of the rows that a view has."""
-    return range(min(n_rows, MOST_ROWS))
+def shown_rows(in_distribution: BoolArray) -> list[int]:
+    """Return the numbers of the rows that a view has, in order: of many, first those flagged."""
+    return sorted(np.argsort(in_distribution, kind="stable")[:MOST_ROWS].tolist())
 
 
 def result_text(view: View) -> str:

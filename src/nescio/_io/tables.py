@@ -209,7 +209,9 @@ class Columns:
         advice, every = "Name", " ('*' for all)"
         if has_others:
             patterns, every = _shortened(names, set(all_names) - set(names)), ""
-            option = f"ignore={patterns} (--ignore {_as_option(patterns)})"
+            line = io.StringIO()
+            csv.writer(line, lineterminator="").writerow(patterns)
+            option = f"ignore={patterns} (--ignore {shlex.quote(line.getvalue())})"
             if len(patterns) > _NAMED:
                 option = "their names, or patterns, as ignore=... (--ignore)"
             advice = f"To leave out what is no label, pass {option}. Otherwise, name"
@@ -316,13 +318,6 @@ def _shortened(names: Sequence[str], others: Iterable[str]) -> list[str]:
         alone |= sum(each.startswith(start) for each in names) == 1
         patterns[name if alone else f"{start}*"] = None
     return list(patterns)
-
-
-def _as_option(names: Sequence[str]) -> str:
-    """Return names as the value of an option on the command line."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(names)
-    return shlex.quote(line.getvalue())
 
 
 # --- from columns to arrays -----------------------------------------------------------------------

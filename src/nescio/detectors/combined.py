@@ -313,6 +313,7 @@ def default_detector(
     held_out: Any = None,
     *,
     has_learned: bool = False,
+    no_features: str = "",
     tpr: float = 0.95,
     nonfinite: str = "raise",
 ) -> Default:
@@ -326,7 +327,8 @@ def default_detector(
     why: docs/explanation/the-default.md.
 
     Both are `Outputs`, or arrays of logits. `has_learned` says that a combination has learned
-    already, from training outputs that are not passed again.
+    already, from training outputs that are not passed again; `no_features` says why the training
+    outputs have none.
 
     Examples
     --------
@@ -355,6 +357,8 @@ def default_detector(
     many = outputs is not None and outputs.n_labels > MOST_LABELS
     energy = TopKJointEnergy(MOST_LABELS, **options) if many else JointEnergy(**options)
     chosen: Detector = energy
+    if no_features and train is not None and train.features is None:
+        obstacle += f": {no_features}"
     reads = f"joint energy{f' of the {MOST_LABELS} largest labels' if many else ''}"
     if outputs is not None and (held_out is None or len(held_out) >= MIN_HELD_OUT):
         layers = layers or ["logits"]

@@ -164,12 +164,13 @@ def build_detector(text: str, *, may_import: bool = True, **common: Any) -> Dete
     name, settings = parse_detector(text)
     kind = detector_class(name, may_import=may_import)
     defaults = kind().get_params(deep=False)
-    allowed = set(defaults) - set(PARAMS_OF_ALL)
+    allowed = set(defaults) - {"tpr", *common}
     values = {}
     for key, value in settings.items():
         if key not in allowed:
             has = f"it has {', '.join(sorted(allowed))}" if allowed else "it has none"
-            raise ParameterError(f"{name} has no parameter {key!r} to set; {has}.")
+            option = f" Pass it to calibrate ({key}=..., --{key})." if key in PARAMS_OF_ALL else ""
+            raise ParameterError(f"{name} has no parameter {key!r} to set; {has}.{option}")
         values[key] = _value(value, type(defaults[key]), f"{key}={value}", may_import=may_import)
     detector = kind(**values, **common)
     detector._check_params()

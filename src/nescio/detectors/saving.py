@@ -120,7 +120,9 @@ def load_as(kind: type[DetectorT], path: str | Path) -> DetectorT:
         tensors, node = _KIND.read(path, copy=True)
     except FileFormatError as error:
         # A message about safetensors does not help someone who swapped two arguments.
-        if _begins_like_ours(path):
+        with open(path, "rb") as stream:
+            first = stream.read(10)
+        if len(first) < 10 or first[8:] == b'{"':  # a length, then JSON: ours, perhaps damaged
             raise
         model = Path(path).suffix.lower() == ".onnx"
         hint = ": it is an ONNX model, which nescio serve takes as --model" if model else ""
@@ -264,10 +266,3 @@ def _registered(name: Any, path: object) -> type[Detector]:
             "nescio.register(Class) before nescio.load."
         )
     return DETECTORS[name]
-
-
-def _begins_like_ours(path: str | Path) -> bool:
-    """Return whether a file could be a detector, even a damaged one: a length, then JSON."""
-    with open(path, "rb") as stream:
-        first = stream.read(10)
-    return len(first) < 10 or first[8:] == b'{"'

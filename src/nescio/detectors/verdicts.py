@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.histogram import Batch
-from nescio._charts.results import Result, View, first_rows, word
+from nescio._charts.results import Result, View, shown_rows, word
 from nescio._charts.svg import Markup, end_of
 from nescio._io.files import TableWriter, write_table
 from nescio._threads import available_cpus, map_ahead
@@ -161,8 +161,8 @@ class Assessment(Result):
         return f"{len(self):,} assessed, {len(self.flagged):,} flagged"
 
     def _view(self) -> View:
-        rows = first_rows(len(self))
-        names = rows if self.ids is None else self.ids[: len(rows)]
+        rows = shown_rows(self.in_distribution)
+        names = rows if self.ids is None else self.ids[rows]
         return View(
             self.summary(),
             table={
@@ -173,7 +173,7 @@ class Assessment(Result):
                     word(str(self.verdicts[row]), "in" if self.in_distribution[row] else "out")
                     for row in rows
                 ],
-                **({} if self.groups is None else {"group": self.groups[: len(rows)].tolist()}),
+                **({} if self.groups is None else {"group": self.groups[rows].tolist()}),
             },
             n_rows=len(self),
             charts=self._charts,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -308,7 +308,7 @@ def _metadata(plan: _Plan) -> dict[str, str]:
         preprocessing, tokenizer = runner.preprocessing, runner.tokenizer
         facts[COLUMNS_KEY] = runner.columns or None
         facts[TABLE_KEY] = runner.table
-        facts[PREPROCESSING_KEY] = preprocessing and preprocessing.as_dict()
+        facts[PREPROCESSING_KEY] = preprocessing and asdict(preprocessing)
         facts[TOKENIZER_KEY] = tokenizer and tokenizer.json()
     return {
         key: value if isinstance(value, str) else json.dumps(value, default=_plain)

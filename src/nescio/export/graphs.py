@@ -207,7 +207,11 @@ def join(classifier: Any, head: Any, sources: Mapping[str, str]) -> None:
     graph = classifier.graph
     by_name = {value.name: value for value in graph.outputs}
     feeds = dict(zip(head.graph.inputs, (by_name[name] for name in sources.values()), strict=True))
-    batch = _batch_of(graph.inputs)
+    # A number if the classifier takes no other batch size, else its name for it.
+    sizes = [
+        value.shape[0] for value in graph.inputs if value.shape is not None and len(value.shape)
+    ]
+    batch = next((n if isinstance(n, int) else n.value or BATCH for n in sizes), BATCH)
     outputs = list(head.graph.outputs)
     for node in head.graph:
         for position, value in enumerate(node.inputs):
@@ -308,15 +312,6 @@ def _values(graph: Any) -> Iterator[Any]:
             yield from node.graph.inputs
             yield from node.graph.initializers.values()
         yield from node.outputs
-
-
-def _batch_of(inputs: Sequence[Any]) -> Any:
-    """Return the batch size: a number if the classifier takes no other, else its name for it."""
-    for value in inputs:
-        if value.shape is not None and len(value.shape):
-            size = value.shape[0]
-            return size if isinstance(size, int) else size.value or BATCH
-    return BATCH
 
 
 def name_sizes(values: Sequence[Any], batch: Any = BATCH, other: str | None = None) -> None:

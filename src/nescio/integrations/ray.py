@@ -13,7 +13,6 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,6 @@ class Verdicts:
         the columns with these names.
     keep : sequence of str, or str, optional
         The columns of the batch to return, by name or pattern. The default is all.
-    nonfinite : {"raise", "out"}, optional
-        Rows with NaN or infinity raise an error, or count as out. The default is the detector's.
     from_probs : bool, optional
         Whether the values are probabilities, which are converted to logits. By default, logits are
         expected, and a batch that looks like probabilities or percentages is an error.
@@ -90,14 +87,11 @@ class Verdicts:
         ignore: Sequence[str] | str = (),
         id_column: str | None = None,
         keep: Sequence[str] | str | None = None,
-        nonfinite: str | None = None,
         from_probs: bool | None = None,
     ) -> None:
         is_path = isinstance(detector, str | Path)
         self.detector = load(detector) if is_path else as_detector(detector)
         require_calibration(self.detector)
-        if nonfinite is not None:  # the caller's own detector stays as it is
-            self.detector = copy(self.detector).set_params(nonfinite=nonfinite)
         expected = getattr(self.detector, "label_names_", None)
         self.columns = Columns(id_column, labels, ignore, expected=expected)
         self.keep = keep

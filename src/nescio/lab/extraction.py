@@ -203,7 +203,7 @@ def _manifest(
         **split.manifest(),
         **runner.describe(),
         "model_hash": model_hash,
-        "preprocessing": json.loads(json.dumps(runner.preprocessing.as_dict())),
+        "preprocessing": json.loads(json.dumps(asdict(runner.preprocessing))),
         "batch_size": batch_size,
         "tuning": None if tuning is None else tuning.chosen(),
         "corruption": corruption,
@@ -388,7 +388,7 @@ def cached_features(
         "version": EXTRACTION_VERSION,
         "model": checkpoint.architecture.name,
         "backbone_hash": checkpoint.backbone_hash,
-        "preprocessing": checkpoint.preprocessing.as_dict(),
+        "preprocessing": asdict(checkpoint.preprocessing),
     }
     short = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
     path = cache / f"features-{split.title}-{short}.safetensors"

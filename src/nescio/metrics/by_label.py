@@ -219,7 +219,11 @@ def label_rates(
         return Rate(name, frequency, len(own), n_flagged, share(n_flagged, len(own)), fpr)
 
     overall = rate("all", "", np.ones(len(scores), dtype=np.bool_))
-    thirds = _thirds(has.sum(axis=0))
+    counts = has.sum(axis=0)
+    ordered = np.argsort(counts, kind="stable")
+    # The labels that have samples, in thirds by their number of samples.
+    parts = np.array_split(ordered[counts[ordered] > 0], len(FREQUENCIES))
+    thirds = {name: third for name, third in zip(FREQUENCIES, parts, strict=True) if len(third)}
     by_label = [
         rate(names[label], frequency, has[:, label])
         for frequency, members in thirds.items()
@@ -244,14 +248,6 @@ def label_rates(
 def _allowed(n_samples: int, tpr: float) -> int:
     """Return how many of the samples a threshold may flag that keeps a share `tpr`."""
     return math.floor(n_samples * (1 - tpr) + 1e-9)
-
-
-def _thirds(counts: Any) -> dict[str, list[int]]:
-    """Divide the labels that have samples into thirds, by their number of samples."""
-    ascending = [label for label in np.argsort(counts, kind="stable").tolist() if counts[label]]
-    thirds = np.array_split(np.array(ascending, dtype=np.intp), len(FREQUENCIES))
-    named = zip(FREQUENCIES, thirds, strict=True)
-    return {name: third.tolist() for name, third in named if len(third)}
 
 
 def share(count: int, n: int, confidence: float = 0.95) -> Estimate:

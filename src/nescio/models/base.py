@@ -376,6 +376,7 @@ def make_runner(model: Any, **settings: Any) -> Runner:
     if hasattr(model, "make_runner"):
         runner: Runner = model.make_runner(**settings)
         return runner
+    model = getattr(model, "_orig_mod", model)  # of torch.compile, which does not call its hooks
     if isinstance(model, str | Path):
         if Path(model).suffix.lower() != ".onnx":
             raise ParameterError(

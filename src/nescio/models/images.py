@@ -7,7 +7,7 @@ import io
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,12 +125,8 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Preprocessing:
-        """Return the preprocessing that `as_dict` wrote."""
+        """Return the preprocessing of its parameters as a dict."""
         return from_table(cls, stored, where="preprocessing")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the parameters as plain data, for JSON."""
-        return asdict(self)
 
     def pixels(
         self, image: Image, box: tuple[float, float, float, float] | None = None

@@ -124,6 +124,17 @@ def length_of(part: Any) -> int | None:
     return len(part) if isinstance(part, list | tuple) else None
 
 
+def check_order(inputs: Any, **beside: Any) -> None:
+    """Raise if values by row come beside a DataLoader of torch that gives a random order."""
+    names = [name for name, rows in beside.items() if not isinstance(rows, str | None)]
+    sampler = getattr(getattr(inputs, "batch_sampler", None) or inputs, "sampler", None)
+    if names and any("Random" in kind.__name__ for kind in type(sampler).__mro__):
+        raise InputError(
+            f"{names[0]} came beside a DataLoader in random order, so its rows do not match. Pass "
+            "shuffle=False; labels can also come as pairs (inputs, labels) in the batches."
+        )
+
+
 def _rows_of(inputs: Any, rows: slice, n_samples: int) -> Any:
     if isinstance(inputs, Mapping):
         return {name: _rows_of(part, rows, n_samples) for name, part in inputs.items()}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.results import Result, View, first_rows, joined
+from nescio._charts.results import Result, View, joined, shown_rows
 from nescio._charts.svg import cut
 from nescio._validation import BoolArray, FloatArray, checked_share
 from nescio.detectors.verdicts import Assessment, Verdict
@@ -74,13 +74,20 @@ class Prediction(Result):
     @property
     def predicted(self) -> BoolArray:
         """Whether each label is predicted, of shape (n_samples, n_labels)."""
-        return self._predicted(self.outputs.logits)
-
-    def _predicted(self, logits: FloatArray) -> BoolArray:
         # On the logits, where nothing is lost to rounding: 0 for a label threshold of 0.5. In
         # float32, so that a logit at the threshold is not above it however it was stored.
         odds = self.label_threshold / (1 - self.label_threshold)
-        return np.asarray(logits.astype(np.float32) > np.float32(np.log(odds)))
+        return np.asarray(self.outputs.logits.astype(np.float32) > np.float32(np.log(odds)))
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """The score of each sample; higher means more in-distribution."""
+        return self.assessment.scores
+
+    @property
+    def p_values(self) -> NDArray[np.float64]:
+        """The p-value of each sample; small means suspicious."""
+        return self.assessment.p_values
 
     @property
     def in_distribution(self) -> BoolArray:
@@ -134,13 +141,14 @@ class Prediction(Result):
 
     def _view(self) -> View:
         view = self.assessment._view()
-        predicted = [cut(self._likeliest(row), 44) for row in first_rows(len(self))]
+        shown = self[shown_rows(self.in_distribution)]
+        predicted = [cut(shown._likeliest(row), 44) for row in range(len(shown))]
         return replace(view, title=self.summary(), table={**view.table, "predicted": predicted})
 
     def _likeliest(self, row: int) -> str:
         """Return the predicted labels with their probabilities, the likeliest first."""
         logits, names = self.outputs.logits[row], self.outputs.label_names
-        n_predicted = np.count_nonzero(self._predicted(logits))
+        n_predicted = np.count_nonzero(self.predicted[row])
         shown = np.argsort(-logits, kind="stable")[: min(n_predicted, _SHOWN_LABELS)]
         probs = label_prob(logits)
         named = [

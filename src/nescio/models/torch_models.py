@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any, NamedTuple, Self
@@ -425,7 +425,7 @@ class TorchRunner(Runner):
         parts = inputs if isinstance(inputs, tuple) else (inputs,)
         placed = [self.placed(part) for part in parts]
         running = self.running() if self.forward is None else nullcontext(self.forward)
-        with running as forward, _explained([*placed, *named.values()]):
+        with running as forward, _explained([*placed, *named.values()], named):
             values = forward(*placed, **named)
         return dict(zip(("logits", *self.array_names), values, strict=True))
 
@@ -503,7 +503,7 @@ def arrays_of(state: Mapping[str, Tensor], prefix: str = "") -> dict[str, Array]
 
 
 @contextmanager
-def _explained(inputs: list[Any]) -> Iterator[None]:
+def _explained(inputs: list[Any], names: Collection[str]) -> Iterator[None]:
     """Say which batch the model failed on."""
     try:
         yield
@@ -511,6 +511,12 @@ def _explained(inputs: list[Any]) -> Iterator[None]:
         raise
     except Exception as error:  # torch and models raise many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        if names and "unexpected keyword" in reason:
+            raise InputError(
+                f"{reason}. A mapping is passed to the model by name: give its parts, "
+                f"{', '.join(names)}, the names of the arguments of forward, or take the inputs "
+                "out of it; batches can be pairs (inputs, labels)."
+            ) from error
         shapes = [tuple(getattr(part, "shape", ())) for part in inputs]
         colours = (1, 3, 4)
         if any(len(s) == 4 and s[3] in colours and s[1] not in colours for s in shapes):

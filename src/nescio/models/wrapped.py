@@ -53,7 +53,7 @@ from nescio.errors import (
 from nescio.explain import ExplainedVerdicts
 from nescio.models.base import AUTO_LAYER, FEATURES, POOLED, PREPARED, Layers, Runner, make_runner
 from nescio.models.images import Preprocessing
-from nescio.models.inputs import changeable, length_of, rows_of
+from nescio.models.inputs import changeable, check_order, length_of, rows_of
 from nescio.models.prediction import Prediction
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import INPUT, PENULTIMATE, TEXT, as_multi_hot
@@ -225,6 +225,7 @@ class Wrapped:
             How many samples to run at once. The batches of an iterable are run as they are.
         """
         checked_whole("batch_size", batch_size, minimum=1)
+        check_order(inputs, labels=labels, ids=ids)
         if length_of(labels) and length_of(labels) == length_of(inputs):
             as_multi_hot(labels, None, self.label_names, None)  # before the model runs for long
         check_same_order(inputs, labels)
@@ -327,6 +328,7 @@ class Wrapped:
             A label is predicted if its probability is above this.
         """
         detector = self._calibrated()
+        check_order(inputs, groups=groups)
         outputs = self.outputs(inputs, labels=labels, ids=ids, batch_size=batch_size)
         assessment = detector.assess(outputs, groups=groups, fdr=fdr, from_probs=False)
         return Prediction(outputs, assessment, label_threshold)
@@ -338,14 +340,15 @@ class Wrapped:
         return self.predict(inputs, **options).assessment
 
     def explain(
-        self, inputs: Any, *, groups: Any = None, batch_size: int = 256
+        self, inputs: Any, *, ids: Any = None, groups: Any = None, batch_size: int = 256
     ) -> ExplainedVerdicts:
         """Return the reasons of the verdicts, as the detector's `explain` does.
 
         The features of a table, if it is not given in batches, have its names and units.
         """
         detector = self._calibrated()
-        outputs = self.outputs(inputs, batch_size=batch_size)
+        check_order(inputs, groups=groups)
+        outputs = self.outputs(inputs, ids=ids, batch_size=batch_size)
         explanation = detector.explain(outputs, groups=groups, from_probs=False)
         return self.runner.explained(explanation, inputs)
 
@@ -377,16 +380,16 @@ class Wrapped:
             ready = Wrapped(runner, own)
             outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
             return Wrapped(ready.runner, own.fit(outputs, from_probs=False))
-        ready, outputs = Wrapped(runner)._outputs_with_features(
+        ready, outputs, obstacle = Wrapped(runner)._outputs_with_features(
             runner.fitted_to(train), train, labels, batch_size
         )
-        detector, reason = default_detector(outputs)
+        detector, reason = default_detector(outputs, no_features=obstacle)
         return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
 
     def _outputs_with_features(
         self, runner: Runner, inputs: Any, labels: Any, batch_size: int
-    ) -> tuple[Wrapped, Outputs]:
-        """Return the model with the layers that the default reads, if it can, and its outputs."""
+    ) -> tuple[Wrapped, Outputs, str]:
+        """Return the model, if possible with the default's layers, its outputs, and why not."""
         first = inputs
         if once := isinstance(inputs, Iterator):
             first = list(islice(inputs, 1))
@@ -398,25 +401,29 @@ class Wrapped:
             choices = []
         # A layer may be no matrix, or have words or missing values, which the model takes, but no
         # detector. If the inputs themselves are wrong, the error comes again at the end.
+        obstacle = ""
         for detector in choices:
+            has_layers = False
             try:
                 ready = Wrapped(with_layers(runner, detector))
                 if not is_read and ready.runner.features == INPUT:  # it has no other layer
                     continue
-                if not ready._has_layers(first):
+                check_reads(ready.runner, detector)
+                if not (has_layers := ready._has_layers(first)):
                     continue
-            except NescioError:
-                continue
-            try:
                 outputs = ready.outputs(inputs, labels=labels, batch_size=batch_size)
-            except NescioError:
-                if once:
+            except NescioError as error:
+                if once and has_layers:
                     raise
+                obstacle = error.reason.removesuffix(".")
                 continue
             layers = (outputs.features, *outputs.arrays.values())
-            if once or all(layer is None or np.isfinite(layer).all() for layer in layers):
-                return ready, outputs
-        return self, self.outputs(inputs, labels=labels, batch_size=batch_size)
+            finite = all(layer is None or np.isfinite(layer).all() for layer in layers)
+            # NaN or infinity in the logits too is no missing value that the model takes.
+            if once or finite or not np.isfinite(outputs.logits.max()):
+                return ready, outputs, ""
+            obstacle = "those of the model hold NaN or infinity"
+        return self, self.outputs(inputs, labels=labels, batch_size=batch_size), obstacle
 
     def _has_layers(self, inputs: Any) -> bool:
         """Return whether the first inputs have the layers, and an input that is not too wide."""
@@ -452,9 +459,10 @@ class Wrapped:
         self_check : bool
             Whether to check for blind spots. The model runs on 50 inputs eight times.
         """
+        check_order(held_out, groups=groups)
         model, detector, reason = self, copy.deepcopy(self.detector), self.reason
         if detector is None:
-            model, outputs = self._outputs_with_features(self.runner, held_out, None, batch_size)
+            model, outputs, _ = self._outputs_with_features(self.runner, held_out, None, batch_size)
         else:
             outputs = self.outputs(held_out, batch_size=batch_size)
         # `fit` did not know how many held-out samples there would be.
@@ -506,6 +514,7 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
+        check_order(inputs, groups=groups)
         detector, fixed = self._calibrated(), self.runner.fixed_batch or 1
         whole = inputs
         if groups is None and hasattr(inputs, "dataset"):  # of torch's DataLoader: its first batch
@@ -606,7 +615,7 @@ class Wrapped:
             "labels": listed([cut(name, 24) for name in names], 3, quoted=False) or "no names",
             "features": ", ".join(self.runner.layers) or "none",
             "detector": self._detector_text(),
-            "threshold": "not calibrated" if calibration is None else calibration.summary(),
+            "calibration": "not calibrated" if calibration is None else calibration.summary(),
         }
         return result_card(
             View(
@@ -658,7 +667,7 @@ def with_layers(runner: Runner, detector: Detector) -> Runner:
         layers = (*(_features_of(runner, detector) or layers[:1]), *layers[1:])
     elif not layers:
         layers = missing[:1] or (AUTO_LAYER,)
-    layers += missing
+    layers += missing if layers else ()  # without features, `check_reads` has an error
     return runner if layers == runner.layers else runner.changed(features=layers)
 
 
@@ -686,13 +695,19 @@ def check_reads(runner: Runner, detector: Detector) -> None:
         why = "the model has no layer that is known to be suitable. Choose one"
         outputs = ", ".join(getattr(runner, "output_names", ()))
         named = f" The file has the outputs {outputs}." if outputs else ""
-        if hasattr(detector, "n_columns_"):
-            why = "it is not known from which layer. Choose the one that it was made with"
-        if getattr(detector, "layers_", ())[:1] == (PREPARED,):
+        made_with = getattr(detector, "layers_", ())[:1]
+        if made_with == (PREPARED,):
             why = (
                 "it is not known from which layer: a transformer of the table made them. Keep it "
                 "with the model (save_pretrained), fit and calibrate again, or pass the transformer"
             )
+        elif made_with and not runner.has_layer(made_with[0]):
+            why = (
+                f"the model has no layer {made_with[0]!r}, with which it was made. Fit and "
+                "calibrate again, or choose a layer"
+            )
+        elif hasattr(detector, "n_columns_"):
+            why = "it is not known from which layer. Choose the one that it was made with"
         arrays = " and ".join(sorted(reads - {"logits", "labels"}))
         raise MissingInputError(
             f"{detector.name} reads {arrays}, and {why} (features=..., --features).{named}"
