@@ -189,6 +189,13 @@ class Runner(ABC):
         """Return whether the model has such a layer, as `features` may name it."""
         return False
 
+    def is_pooled(self, n_columns: int) -> bool:
+        """Return whether "pooled", of so many columns, is that of the same model of another kind.
+
+        Only a graph shows less of its layers than the model that it was exported from.
+        """
+        return True
+
     def fitted_to(self, train: Any) -> Self:
         """Return a runner whose features have learned from training inputs, if they learn."""
         return self

@@ -171,6 +171,11 @@ class OnnxRunner(Runner):
         """Return whether the graph has such a layer."""
         return self._find(name) is not None
 
+    def is_pooled(self, n_columns: int) -> bool:
+        """Return whether "pooled" is the only layer of so many columns that it can be."""
+        graph, pooled = self._graph, self._find(POOLED)
+        return graph is not None and graph.read_by_linear(n_columns) == {pooled}
+
     def _find(self, layer: str) -> str | None:
         """Return the name of the input, output or other tensor that is a layer."""
         if layer in self._outputs:
@@ -408,6 +413,11 @@ class OnnxGraph:
             last = self._linear(self._source(first.reads, _WITHIN_HEAD))
         inputs = {value.name for value in self.proto.graph.input}
         return None if first is None or self._root(first.reads) in inputs else first.reads
+
+    def read_by_linear(self, n_columns: int) -> set[str]:
+        """Return the inputs of the linear layers that take or give so many columns."""
+        layers = map(self._linear, self.proto.graph.node)
+        return {layer.reads for layer in layers if layer and n_columns in layer.weight.shape}
 
     def with_outputs(self, tensors: Iterable[str]) -> bytes:
         """Return the content of a file in which these tensors are outputs too."""
