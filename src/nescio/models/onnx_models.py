@@ -14,7 +14,15 @@ import numpy as np
 from nescio._io.files import existing_file
 from nescio._threads import cpu_limit
 from nescio._validation import Array, is_frame, is_torch, to_numpy
-from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError, listed, require
+from nescio.errors import (
+    FileFormatError,
+    InputError,
+    ParameterError,
+    ProbabilitiesError,
+    ShapeError,
+    listed,
+    require,
+)
 from nescio.explain import ExplainedVerdicts
 from nescio.models.base import FEATURES, POOLED, Runner, flat_input, pooled
 from nescio.models.images import PREPROCESSING_KEY, Preprocessing, content_hash
@@ -69,6 +77,8 @@ class OnnxRunner(Runner):
             stored = self.metadata(TOKENIZER_KEY, dict)
             settings["tokenizer"] = stored and load_tokenizer(json.dumps(stored))
         super().__init__(model, **settings)
+        if self.from_probs is None:
+            self._check_logits(str(self.output))
         self.tensors = [self._tensor(layer) for layer in self.layers]
         if self.inner_tensors:
             assert self._graph is not None
@@ -151,6 +161,16 @@ class OnnxRunner(Runner):
             "output must be an output of the graph that is a matrix of floating point "
             f"(output=..., --logits), got {output!r}. It has {self._listed()}.{hint}"
         )
+
+    def _check_logits(self, output: str) -> None:
+        """Raise if an output is known to hold probabilities, however few values a batch has."""
+        if output.lower().startswith("prob") or (self._graph and self._graph.is_sigmoid(output)):
+            raise ProbabilitiesError(
+                f"the output {output!r} of the graph holds probabilities, after a sigmoid, but "
+                "logits are expected, the outputs of the model before its last activation.",
+                "Export the model without the sigmoid, or pass from_probs=True (--from-probs). If "
+                "they are logits, pass from_probs=False.",
+            )
 
     # --- layers ---
 
@@ -390,6 +410,11 @@ class OnnxGraph:
         graph = self.proto.graph
         self._made_by = {name: node for node in graph.node for name in node.output if name}
         self._constants = {value.name: value for value in graph.initializer}
+
+    def is_sigmoid(self, output: str) -> bool:
+        """Return whether a sigmoid gives an output."""
+        node = self._source(output, frozenset({"Identity", "Cast"}))
+        return node is not None and node.op_type == "Sigmoid"
 
     def last_linear(self, output: str) -> Linear | None:
         """Return the Gemm, or the MatMul and Add, that an output comes from; None if another."""
