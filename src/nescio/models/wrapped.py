@@ -543,8 +543,8 @@ class Wrapped:
         if PREPARED in self.runner.layers:
             warn(
                 f"{path} has the detector alone. The features that it reads are made of the table "
-                "by a transformer, which is not in it: to load both later, with the model, use "
-                "save_pretrained('FOLDER') and nescio.from_pretrained('FOLDER').",
+                "by a transformer, which is not in it. To load both later, with the model, use "
+                "save_pretrained('FOLDER') and nescio.from_pretrained('FOLDER'), or export_onnx.",
                 NescioWarning,
             )
 

@@ -217,8 +217,8 @@ def _check_size(n_bytes: int, max_bytes: int) -> None:
     if n_bytes > max_bytes:
         raise HTTPException(
             413,
-            f"the body has more than {max_bytes:,} bytes. Send it in several requests; a "
-            "safetensors body may be four times as large as a JSON body.",
+            f"the body has more than {max_bytes:,} bytes. Send a smaller image, or rows in several "
+            "requests; of rows, a safetensors body may be four times as large as a JSON body.",
         )
 
 
@@ -377,6 +377,8 @@ def decode_json(data: bytes, kind: Any) -> Any:
 
 def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
     """Return what to do about the usual mistakes."""
+    if not data:
+        return " It is empty."
     if "unknown field" in error:
         field = error.split("`")[1]
         other = {ScoreBody: "/v1/score", PredictBody: "/v1/predict"}.items()
@@ -391,7 +393,7 @@ def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
         if "`$.inputs`" in error:
             return ' Send the inputs of the model by name: {"inputs": {"NAME": [[...], [...]]}}.'
         return ' Send an object such as {"logits": [[1.5, -2.0, 0.3]]}.'
-    if "Invalid enum value" in error:
+    if "Invalid enum value" in error or "`float | str | null`" in error:
         return ' Send numbers, null for NaN, and "-inf" for a masked label.'
     return ""
 
