@@ -218,6 +218,7 @@ def test_the_part_that_decided_comes_first_with_its_p_value_and_what_it_saw(brow
         asked = browser.run("[...document.querySelectorAll('.parts .name')].map(p => p.innerText)")
         assert asked == [decided.partition(" No:")[0], "Is the model sure of its labels?"]
         assert browser.run("document.querySelector('.parts .bar').offsetWidth") > 50
+        assert browser.run("document.documentElement.scrollWidth") <= 390
         p_values = "[...document.querySelectorAll('.parts .value')].map(p => p.innerText)"
         first, second = (float(p.replace("−", "-")) for p in browser.run(p_values))
         assert first < 0.05 < second
