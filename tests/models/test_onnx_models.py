@@ -263,7 +263,7 @@ def test_the_pooled_layer_of_a_module_in_a_graph(network, inputs, rng, kind, wid
     detector = ns.Combined(parts).fit(make_outputs(50)).calibrate(make_outputs(100))
     path = network()
     if kind != "onnx" and width == 8:
-        message = r"features and input.*the one that it was made with, or 'auto' \(features="
+        message = r"features and input.*the one it was made with, or 'auto' \(features="
         with pytest.raises(MissingInputError, match=message):
             ns.wrap(path, detector=detector)
     else:

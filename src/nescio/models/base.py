@@ -185,16 +185,12 @@ class Runner(ABC):
     def takes(self, inputs: Any) -> bool:
         """Return whether these are the inputs of samples, not batches to iterate over."""
 
-    def has_layer(self, name: str) -> bool:
-        """Return whether the model has such a layer, as `features` may name it."""
-        return False
+    def has_layer(self, name: str, n_columns: int | None = None) -> bool:
+        """Return whether the model has such a layer, as `features` may name it.
 
-    def is_pooled(self, n_columns: int) -> bool:
-        """Return whether "pooled", of so many columns, is that of the same model of another kind.
-
-        Only a graph shows less of its layers than the model that it was exported from.
+        With `n_columns`, it is one of so many columns of the same model in another form.
         """
-        return True
+        return False
 
     def fitted_to(self, train: Any) -> Self:
         """Return a runner whose features have learned from training inputs, if they learn."""

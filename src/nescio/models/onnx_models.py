@@ -80,6 +80,8 @@ class OnnxRunner(Runner):
         if self.from_probs is None:
             self._check_logits(str(self.output))
         self.tensors = [self._tensor(layer) for layer in self.layers]
+        graph = self._graph if self.layers else None
+        self._last_layer = None if graph is None else graph.last_linear(str(self.output))
         if self.inner_tensors:
             assert self._graph is not None
             content = self._graph.with_outputs(self.inner_tensors)
@@ -181,20 +183,16 @@ class OnnxRunner(Runner):
 
     @cached_property
     def _graph(self) -> OnnxGraph | None:
-        return self._read_graph()
-
-    def _read_graph(self) -> OnnxGraph | None:
-        """Return the graph; None if the package onnx is not installed."""
+        """The graph; None if the package onnx is not installed."""
         return OnnxGraph(self.path) if importlib.util.find_spec("onnx") else None
 
-    def has_layer(self, name: str) -> bool:
+    def has_layer(self, name: str, n_columns: int | None = None) -> bool:
         """Return whether the graph has such a layer."""
-        return self._find(name) is not None
-
-    def is_pooled(self, n_columns: int) -> bool:
-        """Return whether "pooled" is the only layer of so many columns that it can be."""
-        graph, pooled = self._graph, self._find(POOLED)
-        return graph is not None and graph.read_by_linear(n_columns) == {pooled}
+        tensor = self._find(name)
+        if name == POOLED and n_columns is not None and self._graph is not None:
+            # It may be another one than "pooled" of the module that the graph was exported from.
+            return self._graph.read_by_linear(n_columns) == {tensor}
+        return tensor is not None
 
     def _find(self, layer: str) -> str | None:
         """Return the name of the input, output or other tensor that is a layer."""
@@ -319,11 +317,6 @@ class OnnxRunner(Runner):
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
         if self._last_layer is not None:
             yield self._last_layer.weight, self._last_layer.bias
-
-    @cached_property
-    def _last_layer(self) -> Linear | None:
-        graph = self._read_graph()
-        return None if graph is None else graph.last_linear(str(self.output))
 
     def content_hash(self) -> str:
         """Return a hash of the file."""

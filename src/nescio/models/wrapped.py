@@ -43,7 +43,7 @@ from nescio.errors import (
     warn,
 )
 from nescio.explain import ExplainedVerdicts
-from nescio.models.base import AUTO_LAYER, FEATURES, POOLED, PREPARED, Layers, Runner, make_runner
+from nescio.models.base import AUTO_LAYER, FEATURES, PREPARED, Layers, Runner, make_runner
 from nescio.models.images import Preprocessing
 from nescio.models.inputs import changeable, length_of, rows_of
 from nescio.models.prediction import Prediction
@@ -655,11 +655,9 @@ def with_layers(runner: Runner, detector: Detector) -> Runner:
     layers = runner.layers
     if FEATURES in reads and (not layers or runner.layers_are_default):
         layers = (*(_features_of(runner, detector) or layers[:1]), *layers[1:])
-        if not layers:  # a further layer must not become the features
-            return runner
     elif not layers:
         layers = missing[:1] or (AUTO_LAYER,)
-    layers += missing
+    layers = layers and layers + missing  # a further layer must not become the features
     return runner if layers == runner.layers else runner.changed(features=layers)
 
 
@@ -669,12 +667,10 @@ def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
     outputs: tuple[str, ...] = tuple(getattr(runner, "output_names", ()))
     if FEATURES in outputs:  # an ONNX file that names them
         return (FEATURES,)
-    if made_with and runner.has_layer(made_with[0]):
-        # "pooled" of a graph may be another layer than that of the module it was exported from.
-        of_same_kind = getattr(detector, "_made_with", {}).get("kind") == runner.kind
-        n_columns = getattr(detector, "n_columns_", {}).get(FEATURES, 0)
-        if made_with != (POOLED,) or of_same_kind or runner.is_pooled(n_columns):
-            return made_with
+    of_same_kind = getattr(detector, "_made_with", {}).get("kind") == runner.kind
+    n_columns = None if of_same_kind else getattr(detector, "n_columns_", {}).get(FEATURES)
+    if made_with and runner.has_layer(made_with[0], n_columns):
+        return made_with
     reads_head = "head" in detector.scores_from and PENULTIMATE not in detector.scores_from
     if reads_head and runner.has_layer(PENULTIMATE):  # it takes the features as the head's input
         return (PENULTIMATE,)
@@ -690,9 +686,7 @@ def check_reads(runner: Runner, detector: Detector) -> None:
         outputs = ", ".join(getattr(runner, "output_names", ()))
         named = f" The file has the outputs {outputs}." if outputs else ""
         if hasattr(detector, "n_columns_"):
-            why = (
-                "it is not known from which layer. Choose the one that it was made with, or 'auto'"
-            )
+            why = "it is not known from which layer. Choose the one it was made with, or 'auto'"
         if getattr(detector, "layers_", ())[:1] == (PREPARED,):
             why = (
                 "it is not known from which layer: a transformer of the table made them. Keep it "
