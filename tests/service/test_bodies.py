@@ -25,7 +25,7 @@ def good(some_logits):
 DEEP = b"[" * 100_000 + b"]" * 100_000
 BAD_JSON = {
     "no object": (b"[[1, 2, 3, 4]]", 400, "Send an object such as {"),
-    "nothing": (b"", 400, "It is empty."),
+    "nothing": (b"", 400, "for this path: it is empty."),
     "truncated": (b'{"logits": [[1, 2, 3, 4]', 400),
     "NaN": (b'{"logits": [[NaN, 2, 3, 4]]}', 400, "send null for NaN"),
     "Infinity": (b'{"logits": [[-Infinity, 2, 3, 4]]}', 400, '"-inf" for a masked label'),

@@ -347,7 +347,7 @@ def test_a_model_that_gives_probabilities_is_refused_at_the_start(
     ends = [("Sigmoid", ["x"], ["y"], {}), ("Cast", ["y"], ["out"], {"to": 1})]
     shape = ["batch", 4]
     model = onnx_file(ends, [("x", "float", shape)], [("out", "float", shape)], {})
-    with pytest.raises(ns.NescioError, match=r"'out'.*after a sigmoid.*--from-probs"):
+    with pytest.raises(ns.NescioError, match=r"'out'.*holds probabilities.*--from-probs"):
         client(detector_file(), model=model)
     service = client(detector_file(), model=model, from_probs=True)
     answer = service.post("/v1/predict", json={"inputs": {"x": [[2.0, -3.0, 0.5, 1.0]]}})

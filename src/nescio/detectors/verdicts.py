@@ -259,7 +259,7 @@ def score_stream(
     """
     writer = None if output is None else TableWriter(output, force=force)
     _check_names(stream.kept_names, COLUMNS, "the table of verdicts has a column")
-    run = engine or _in_threads
+    run = engine or (lambda score, stream: map_ahead(score, stream.blocks(), _WORKERS))
     limit = None
     if fdr is not None:
         checked_share("fdr", fdr)
@@ -314,10 +314,6 @@ def _most_suspicious(detector: Detector, columns: VerdictColumns) -> Array:
     """
     thresholds = detector.calibration_.threshold_of(columns.get("group"))
     return np.argsort(columns["score"] - thresholds, kind="stable")[:_N_LOWEST]
-
-
-def _in_threads(score: ScoreBlock, stream: OutputsStream) -> Iterator[VerdictColumns]:
-    return map_ahead(score, stream.blocks(), _WORKERS)
 
 
 def _check_names(names: Iterable[str], taken: Container[str], why: str) -> None:

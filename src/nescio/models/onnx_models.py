@@ -168,9 +168,8 @@ class OnnxRunner(Runner):
         """Raise if an output is known to hold probabilities, however few values a batch has."""
         if output.lower().startswith("prob") or (self._graph and self._graph.is_sigmoid(output)):
             raise ProbabilitiesError(
-                f"the output {output!r} of the graph holds probabilities, after a sigmoid, but "
-                "logits are expected, the outputs of the model before its last activation.",
-                "Export the model without the sigmoid, or pass from_probs=True (--from-probs). If "
+                f"the output {output!r} of the graph holds probabilities, but logits are expected.",
+                "Export the model without its sigmoid, or pass from_probs=True (--from-probs). If "
                 "they are logits, pass from_probs=False.",
             )
 

@@ -153,7 +153,11 @@ def wrap(
     )
     if isinstance(detector, str) and detector == AUTO_DETECTOR:
         return Wrapped(runner)
-    return Wrapped(runner, own if detector is None else _detector(detector))
+    if isinstance(detector, Path) or (
+        isinstance(detector, str) and (detector.endswith(".nescio") or Path(detector).is_file())
+    ):
+        detector = load(detector)
+    return Wrapped(runner, own if detector is None else as_detector(detector))
 
 
 class Wrapped:
@@ -629,14 +633,6 @@ def _is_same(changed: Any, values: Any) -> bool:
     return changed.dtype == values.dtype and np.array_equal(changed, values)
 
 
-def _detector(detector: Any) -> Detector:
-    """Return a detector, by name or from a file."""
-    is_path = isinstance(detector, Path) or (
-        isinstance(detector, str) and (detector.endswith(".nescio") or Path(detector).is_file())
-    )
-    return load(detector) if is_path else as_detector(detector)
-
-
 # --- the layers that a detector reads ------------------------------------------------------------
 
 
@@ -664,8 +660,7 @@ def with_layers(runner: Runner, detector: Detector) -> Runner:
 def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
     """Return the layer that the features are if the caller chose none; nothing if not known."""
     made_with: tuple[str, ...] = getattr(detector, "layers_", ())[:1]
-    outputs: tuple[str, ...] = tuple(getattr(runner, "output_names", ()))
-    if FEATURES in outputs:  # an ONNX file that names them
+    if FEATURES in getattr(runner, "output_names", ()):  # an ONNX file that names them
         return (FEATURES,)
     of_same_kind = getattr(detector, "_made_with", {}).get("kind") == runner.kind
     n_columns = None if of_same_kind else getattr(detector, "n_columns_", {}).get(FEATURES)

@@ -54,7 +54,6 @@ _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # poll
 # What ends a request, a task or the process, and is not the failure of a request.
 _ENDING = (ClientDisconnect, CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 _CLIENT_CLOSED = 499  # the client closed the connection before the answer was complete
-_LONGEST_REASON = 300  # characters of it in the log: it may quote the request
 _PIECE_BYTES = 262_144  # a large answer waits in memory in pieces, not as a whole
 # Of an answer, in JSON: a row of verdicts, and a logit with its probability. The latter takes
 # more memory while it is encoded.
@@ -342,8 +341,7 @@ class App:
                     "ms": round(seconds * 1e3, 2),
                 }
                 if status >= 400 and status != _CLIENT_CLOSED:
-                    reason = msgspec.json.decode(answer.body, type=api.Problem).detail
-                    facts["reason"] = reason[:_LONGEST_REASON]
+                    facts["reason"] = msgspec.json.decode(answer.body)["detail"][:300]
                 logger.log(level, "request", extra=facts | request.scored())
 
     async def _answer(self, request: Request) -> Answer:

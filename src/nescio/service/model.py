@@ -85,8 +85,7 @@ class Model:
         texts = None
         if self.tokenizer is not None and self.tokenizer.max_tokens is not None:
             texts = TextLimits(self.tokenizer.max_tokens, MAX_TEXTS, MAX_CHARACTERS)
-        columns = list(self.columns)
-        return ModelDescription(list(self.inputs.values()), columns, self.preprocessing, texts)
+        return ModelDescription([*self.inputs.values()], [*self.columns], self.preprocessing, texts)
 
     def image_input(self, content: bytes, decoders: Decoders) -> dict[str, Array]:
         """Return an image file as the input of the model."""

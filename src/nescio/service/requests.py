@@ -370,15 +370,12 @@ def decode_json(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FileFormatError(
-            f"{_BODY} is not valid JSON for this path: {error}.{_hint(str(error), data, kind)}"
-        ) from error
+        fault = f"{error}.{_hint(str(error), data, kind)}" if data else "it is empty."
+        raise FileFormatError(f"{_BODY} is not valid JSON for this path: {fault}") from error
 
 
 def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
     """Return what to do about the usual mistakes."""
-    if not data:
-        return " It is empty."
     if "unknown field" in error:
         field = error.split("`")[1]
         other = {ScoreBody: "/v1/score", PredictBody: "/v1/predict"}.items()
