@@ -12,6 +12,7 @@ from nescio.errors import (
     NescioWarning,
     ProbabilitiesError,
     ShapeError,
+    label_difference,
 )
 
 
@@ -44,6 +45,15 @@ def test_an_error_names_the_data_that_it_is_about():
     with pytest.raises(OSError, match=r"^disk$"), errors.error_context("val.npy"):
         raise OSError("disk")
     assert issubclass(InputError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "renames"),
+    [("Cat", "cat", True), ("birds", "bird", True), ("hypertension", "person", False)],
+)
+def test_a_label_that_is_alike_may_be_the_missing_one(missing, extra, renames):
+    text = label_difference(["dog", missing], ["dog", extra])
+    assert (f"Rename {extra!r} to {missing!r}?" in text) is renames
 
 
 def test_a_warning_points_to_the_callers_line():

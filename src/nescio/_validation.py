@@ -206,6 +206,7 @@ def check_logits(values: Array) -> None:
     if (first < 0).any() and (first > 0).any():  # the usual case
         return
     low, high = np.fmin.reduce(values, axis=None), np.fmax.reduce(values, axis=None)
+    is_negative = low < -5 and high <= 0 and len(values) >= _ENOUGH_ROWS
     if low == 0 and high == 1 and np.isin(values, (0, 1)).all():
         raise ProbabilitiesError(
             "every value is 0 or 1: these look like labels, but logits are expected, the outputs "
@@ -215,7 +216,7 @@ def check_logits(values: Array) -> None:
         what, how = "probabilities", "every value lies within [0, 1]"
     elif 0 <= low < 1 and 20 < high <= 100:
         what, how = "percentages", f"no value is negative, and the largest is {high:g}"
-    elif low < -5 and high <= 0 and len(values) >= _ENOUGH_ROWS and _share_sure(values) >= 0.1:
+    elif is_negative and (values.max(1) >= -_SURE).mean() >= 0.1:
         what, how = "log-probabilities", "no value is positive, and many are close to 0"
     else:
         return
@@ -226,10 +227,6 @@ def check_logits(values: Array) -> None:
         "Pass from_probs=True to wrap, calibrate, assess or another method, with "
         f"probabilities{convert}. If they are logits, pass from_probs=False.",
     )
-
-
-def _share_sure(values: Array) -> float:
-    return float((values.max(1) >= -_SURE).mean())
 
 
 def checked_scores(scores: Any, name: str = "scores") -> NDArray[np.float64]:

@@ -224,8 +224,9 @@ def label_difference(
     extra = [name for name in theirs if name not in wanted]
     parts = (("Missing", missing), (f"Not known to {owner}", extra))
     named = "".join(f" {what}: {listed(names)}." for what, names in parts if names)
-    alike = difflib.get_close_matches("".join(missing[:1]), extra, 1, cutoff=0.5)
-    hint = "".join(f" Rename {name!r} to {missing[0]!r}?" for name in alike)
+    by_lower = {name.lower(): name for name in extra}
+    alike = difflib.get_close_matches("".join(missing[:1]).lower(), by_lower, 1, cutoff=0.7)
+    hint = "".join(f" Rename {by_lower[name]!r} to {missing[0]!r}?" for name in alike)
     return (
         f"the data does not have the labels of {owner} ({owner} has {len(ours):,}, the data "
         f"{len(theirs):,}).{named}{hint}"

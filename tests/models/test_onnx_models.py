@@ -249,15 +249,24 @@ def test_which_layer_is_taken_for_a_detector(network, onnx_file, inputs):
     assert ns.wrap(named, detector="mahalanobis").runner.layers == ("features",)
 
 
-def test_the_pooled_layer_of_a_module_is_not_looked_up_in_a_graph(network, inputs, rng):
-    # A detector that a torch module was wrapped with: "pooled" of a graph may be another layer.
-    def make_outputs(n):
-        manifest = {"layers": ["pooled"]}
-        return ns.Outputs(rng.normal(size=(n, 4)), rng.normal(size=(n, 6)), manifest=manifest)
+@pytest.mark.parametrize(("kind", "width"), [("torch", 6), ("torch", 8), ("onnx", 8), (None, 8)])
+def test_the_pooled_layer_of_a_module_in_a_graph(network, inputs, rng, kind, width):
+    """It may be another one, unless no other linear layer has as many columns."""
 
-    detector = ns.NearestNeighbours().fit(make_outputs(50)).calibrate(make_outputs(50))
+    def make_outputs(n):
+        manifest = {"layers": ["pooled", "input"], "kind": kind}
+        arrays = {"input": rng.normal(size=(n, 6))}
+        features = rng.normal(size=(n, width))
+        return ns.Outputs(rng.normal(size=(n, 4)), features, arrays=arrays, manifest=manifest)
+
+    parts = ["joint_energy", "out_of_range", "out_of_range(layer=input)"]
+    detector = ns.Combined(parts).fit(make_outputs(50)).calibrate(make_outputs(100))
     path = network()
-    with pytest.raises(MissingInputError, match="features="):
-        ns.wrap(path, detector=detector)
+    if kind != "onnx" and width == 8:
+        message = r"features and input.*the one it was made with, or 'auto' \(features="
+        with pytest.raises(MissingInputError, match=message):
+            ns.wrap(path, detector=detector)
+    else:
+        assert ns.wrap(path, detector=detector).runner.layers == ("pooled", "input")
     chosen = ns.wrap(path, detector=detector, features="pooled")  # the user knows it is the same
     assert chosen.outputs(inputs).features.shape == (10, 6)

@@ -234,7 +234,7 @@ def test_texts_without_a_token_and_without_meaning(model):
         wrapped.outputs([*TEXTS, "red", " \n"])
     with pytest.raises(InputError, match=r"the texts of rows 3 have no token"):
         wrapped.outputs(TEXTS, batch_size=2)
-    with pytest.raises(InputError, match=r"the texts of rows 1 are not valid Unicode"):
+    with pytest.raises(InputError, match=r"cannot read these texts: rows 1: not valid Unicode"):
         wrapped.outputs(["red", "\ud800"])
 
 

@@ -320,8 +320,8 @@ def test_a_failure_is_logged_counted_and_answered_with_500(failure, client, monk
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("explain=maybe", "`bool`, got `str` - at `$.explain`"),
-        ("explain=", "`bool`"),
+        ("explain=maybe", "Expected true or false, got `str` - at `$.explain`"),
+        ("explain=", "true or false"),
         ("explian=true", "unknown field `explian`"),
     ],
 )

@@ -24,8 +24,8 @@ def good(some_logits):
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 BAD_JSON = {
-    "nothing": (b"", 400),
     "no object": (b"[[1, 2, 3, 4]]", 400, "Send an object such as {"),
+    "nothing": (b"", 400, "for this path: it is empty."),
     "truncated": (b'{"logits": [[1, 2, 3, 4]', 400),
     "NaN": (b'{"logits": [[NaN, 2, 3, 4]]}', 400, "send null for NaN"),
     "Infinity": (b'{"logits": [[-Infinity, 2, 3, 4]]}', 400, '"-inf" for a masked label'),
@@ -39,7 +39,7 @@ BAD_JSON = {
     "null": (b'{"logits": [[1, 2, 3, 4], [1, null, 3, 4]]}', 422, "in 1 of 2 rows: 1"),
     "plus infinity as text": (b'{"logits": [["inf", 2, 3, 4]]}', 400),
     "a flat row": (b'{"logits": [1, 2, 3, 4]}', 400, "also for one row: {"),
-    "bools": (b'{"logits": [[true, 2, 3, 4]]}', 400),
+    "bools": (b'{"logits": [[true, 2, 3, 4]]}', 400, "Send numbers, null for NaN"),
     "not UTF-8": (b'{"logits": [[1, 2, 3, 4]], "ids": ["\xff"]}', 400),
     "half a character": (b'{"logits": [[1, 2, 3, 4]], "ids": ["\\ud800"]}', 400),
     "UTF-16": ('{"logits": [[1, 2, 3, 4]]}'.encode("utf-16"), 400),

@@ -203,18 +203,22 @@ def test_bars_show_each_label_against_what_is_usual(page, folder):
 
 def test_the_part_that_decided_comes_first_with_its_p_value_and_what_it_saw(browser, folder):
     with serving(folder / "parts.nescio") as (_, url):
-        browser.open(f"{url}/")
+        browser.open(f"{url}/", width=390)
         browser.until(_READY)
         paste(browser, [40.0, -5.0, 4.0, -6.0, -5.5, -4.0])
         assert verdict(browser) == "✗ OUT: do not trust"
         decided = text(browser, "#details figure p")
         parts = "detectors: joint_energy, out_of_range"
         assert parts in text(browser, "#params")
-        assert decided.startswith("Are its values in their usual ranges? No: this is ")
+        assert decided.startswith(
+            "Are the values of the logits in their usual ranges? No: this is "
+        )
         assert "% of the evidence. Out of the usual range: red = 40" in decided
         assert "weights" not in decided  # its p-value is the lowest
         asked = browser.run("[...document.querySelectorAll('.parts .name')].map(p => p.innerText)")
         assert asked == [decided.partition(" No:")[0], "Is the model sure of its labels?"]
+        assert browser.run("document.querySelector('.parts .bar').offsetWidth") > 50
+        assert browser.run("document.documentElement.scrollWidth") <= 390
         p_values = "[...document.querySelectorAll('.parts .value')].map(p => p.innerText)"
         first, second = (float(p.replace("−", "-")) for p in browser.run(p_values))
         assert first < 0.05 < second
@@ -239,9 +243,10 @@ def test_a_hostile_label_is_only_text(page):
         "4.5, -5.0, 4.0, -6.0, -5.5, -4.0",
         "4.5\t-5e0\t4\t-6\t-5.5\t-4",
         "[[ 4.5 -5.   4. \n  -6.  -5.5 -4. ]]",
+        "tensor([[ 4.5000, -5.0000,  4.0000,\n -6., -5.5, -4.]], device='cpu', dtype=float64)",
         '{"logits": [[4.5, -5, 4, -6, -5.5, -4]], "ids": ["a.jpg"]}',
     ],
-    ids=["json", "commas", "tabs", "numpy", "object"],
+    ids=["json", "commas", "tabs", "numpy", "torch", "object"],
 )
 def test_logits_come_in_many_forms(page, folder, words):
     paste(page, words)
@@ -332,8 +337,12 @@ def test_rows_of_a_table_are_inputs_of_the_model(browser, folder, save_graph, tm
             score_of(folder, [4.5, -5, 4, 0, 0, 0]), rel=1e-3
         )
         assert text(browser, "caption").endswith("of 2 flagged.")
-        paste(browser, "1, 2")
-        assert text(browser, "#logits-error").startswith("The row has 2 numbers; the model needs 3")
+        assert browser.run("getComputedStyle(document.forms['logits-form']).marginTop") == "0px"
+        paste(browser, "1,,2")
+        said = (
+            "The row has 2 numbers; the model needs 3, one per column. Write nan for an empty cell."
+        )
+        assert text(browser, "#logits-error") == said
         paste(browser, json.dumps({"logits": [IN]}))
         assert verdict(browser) == "✓ In-distribution"
         assert shown_score(browser) == pytest.approx(score_of(folder, IN), rel=1e-3)
@@ -360,6 +369,8 @@ def test_an_image_gets_labels_and_a_verdict(page, folder):
     choose(page, folder / "grey.png")
     assert verdict(page) == "✗ OUT: do not trust"
     assert text(page, ".which") == "grey.png"
+    choose(page, folder / "notes.txt")
+    page.until("document.querySelector('#verdict .trouble')?.innerText.includes('read the image')")
 
 
 def test_images_can_be_dropped_several_at_once_and_a_bad_one_spoils_only_itself(page, folder):
@@ -400,6 +411,9 @@ def test_traffic_appears_but_not_what_is_tried(page, url):
     assert dots + flagged == traffic["n_watched"]
     crosses = page.run("document.querySelector('.crosses').getAttribute('d').split('M').length - 1")
     assert crosses == flagged
+    page.run("document.querySelector('.crosses').remove()")
+    page.resize(600, 900)  # the charts are drawn again
+    page.until("document.querySelector('.crosses')")
     titles = page.run("[...document.querySelectorAll('#traffic h3')].map((h) => h.innerText)")
     assert {"Flagged share", "Evidence of a change"} <= set(titles)
     assert "Evidence for a change of the scores:" in text(page, ".monitor")
@@ -506,6 +520,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(browser, folder):
         browser.until("!document.getElementById('token-form').hidden")
         assert browser.run("document.getElementById('content').hidden")
         assert browser.run("document.activeElement.id") == "token"
+        assert browser.run("document.getElementById('metrics').hidden")  # without a token, a 401
         for token in ("wrong", "öffne dich"):
             _enter(browser, token)
             browser.until("document.getElementById('token-why').innerText.includes('not accept')")

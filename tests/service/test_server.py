@@ -203,7 +203,7 @@ def test_every_line_of_the_log_is_json_and_says_no_secret(served, some_logits, t
     secret = {"Authorization": "Bearer open-sesame"}
     assert score(server.port, [[1e308] * 4, [12.345, 1, 2, 3]], **secret)[0] == 200
     assert score(server.port, [[1, 2, 3, 4]])[0] == 401
-    assert request(server.port, path="/v1/detector?private=1", **secret)[0] == 422
+    assert request(server.port, path="/v1/detector?colour=private", **secret)[0] == 422
     with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
         connection.sendall(b"this is not HTTP\r\n\r\n")
         assert b"400" in connection.recv(1000)
@@ -213,6 +213,9 @@ def test_every_line_of_the_log_is_json_and_says_no_secret(served, some_logits, t
     assert [line["status"] for line in lines] == [200, 401, 422]
     assert lines[0]["rows"] == 2
     assert lines[0]["ms"] > 0
+    assert "reason" not in lines[0]
+    assert lines[1]["reason"].startswith("This path needs a token.")
+    assert "unknown field `colour`" in lines[2]["reason"]
     text = "".join(server.raw)
     for hidden in ("open-sesame", "12.345", "private", "1e308", "1e+308"):
         assert hidden not in text

@@ -256,7 +256,7 @@ def score_stream(
     """
     writer = None if output is None else TableWriter(output, force=force)
     _check_names(stream.kept_names, COLUMNS, "the table of verdicts has a column")
-    run = engine or _in_threads
+    run = engine or (lambda score, stream: map_ahead(score, stream.blocks(), _WORKERS))
     limit = None
     if fdr is not None:
         checked_share("fdr", fdr)
@@ -306,10 +306,6 @@ def suspicion_order(calibration: Calibration, columns: Mapping[str, Any]) -> Arr
     distances = columns["score"] - calibration.threshold_of(columns.get("group"))
     keys = (distances, columns["p_value"], columns["in_distribution"])
     return np.lexsort([np.asarray(key) for key in keys])
-
-
-def _in_threads(score: ScoreBlock, stream: OutputsStream) -> Iterator[VerdictColumns]:
-    return map_ahead(score, stream.blocks(), _WORKERS)
 
 
 def _check_names(names: Iterable[str], taken: Container[str], why: str) -> None:

@@ -208,8 +208,11 @@ class Runner(ABC):
     def takes(self, inputs: Any) -> bool:
         """Return whether these are the inputs of samples, not batches to iterate over."""
 
-    def has_layer(self, name: str) -> bool:
-        """Return whether the model has such a layer, as `features` may name it."""
+    def has_layer(self, name: str, n_columns: int | None = None) -> bool:
+        """Return whether the model has such a layer, as `features` may name it.
+
+        With `n_columns`, it is one of so many columns of the same model in another form.
+        """
         return False
 
     def fitted_to(self, train: Any) -> Self:

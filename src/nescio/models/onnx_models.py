@@ -14,7 +14,15 @@ import numpy as np
 from nescio._io.files import existing_file
 from nescio._threads import cpu_limit
 from nescio._validation import Array, is_frame, is_torch, to_numpy
-from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError, listed, require
+from nescio.errors import (
+    FileFormatError,
+    InputError,
+    ParameterError,
+    ProbabilitiesError,
+    ShapeError,
+    listed,
+    require,
+)
 from nescio.explain import ExplainedVerdicts
 from nescio.models.base import FEATURES, POOLED, Runner, flat_input, pooled
 from nescio.models.images import PREPROCESSING_KEY, Preprocessing, content_hash
@@ -69,7 +77,11 @@ class OnnxRunner(Runner):
             stored = self.metadata(TOKENIZER_KEY, dict)
             settings["tokenizer"] = stored and load_tokenizer(json.dumps(stored))
         super().__init__(model, **settings)
+        if self.from_probs is None:
+            self._check_logits(str(self.output))
         self.tensors = [self._tensor(layer) for layer in self.layers]
+        graph = self._graph if self.layers else None
+        self._last_layer = None if graph is None else graph.last_linear(str(self.output))
         if self.inner_tensors:
             assert self._graph is not None
             content = self._graph.with_outputs(self.inner_tensors)
@@ -154,6 +166,15 @@ class OnnxRunner(Runner):
             f"(output=..., --logits), got {output!r}. It has {self._listed()}.{hint}"
         )
 
+    def _check_logits(self, output: str) -> None:
+        """Raise if an output is known to hold probabilities, however few values a batch has."""
+        if output.lower().startswith("prob") or (self._graph and self._graph.is_sigmoid(output)):
+            raise ProbabilitiesError(
+                f"the output {output!r} of the graph holds probabilities, but logits are expected.",
+                "Export the model without its sigmoid, or pass from_probs=True (--from-probs). If "
+                "they are logits, pass from_probs=False.",
+            )
+
     # --- layers ---
 
     @property
@@ -163,15 +184,16 @@ class OnnxRunner(Runner):
 
     @cached_property
     def _graph(self) -> OnnxGraph | None:
-        return self._read_graph()
-
-    def _read_graph(self) -> OnnxGraph | None:
-        """Return the graph; None if the package onnx is not installed."""
+        """The graph; None if the package onnx is not installed."""
         return OnnxGraph(self.path) if importlib.util.find_spec("onnx") else None
 
-    def has_layer(self, name: str) -> bool:
+    def has_layer(self, name: str, n_columns: int | None = None) -> bool:
         """Return whether the graph has such a layer."""
-        return self._find(name) is not None
+        tensor = self._find(name)
+        if name == POOLED and n_columns is not None and self._graph is not None:
+            # It may be another one than "pooled" of the module that the graph was exported from.
+            return self._graph.read_by_linear(n_columns) == {tensor}
+        return tensor is not None
 
     def _find(self, layer: str) -> str | None:
         """Return the name of the input, output or other tensor that is a layer."""
@@ -297,11 +319,6 @@ class OnnxRunner(Runner):
         if self._last_layer is not None:
             yield self._last_layer.weight, self._last_layer.bias
 
-    @cached_property
-    def _last_layer(self) -> Linear | None:
-        graph = self._read_graph()
-        return None if graph is None else graph.last_linear(str(self.output))
-
     def content_hash(self) -> str:
         """Return a hash of the file."""
         return self._content_hash
@@ -388,6 +405,11 @@ class OnnxGraph:
         self._made_by = {name: node for node in graph.node for name in node.output if name}
         self._constants = {value.name: value for value in graph.initializer}
 
+    def is_sigmoid(self, output: str) -> bool:
+        """Return whether a sigmoid gives an output."""
+        node = self._source(output, frozenset({"Identity", "Cast"}))
+        return node is not None and node.op_type == "Sigmoid"
+
     def last_linear(self, output: str) -> Linear | None:
         """Return the Gemm, or the MatMul and Add, that an output comes from; None if another."""
         return self._linear(self._source(output, _AFTER_LOGITS))
@@ -410,6 +432,11 @@ class OnnxGraph:
             last = self._linear(self._source(first.reads, _WITHIN_HEAD))
         inputs = {value.name for value in self.proto.graph.input}
         return None if first is None or self._root(first.reads) in inputs else first.reads
+
+    def read_by_linear(self, n_columns: int) -> set[str]:
+        """Return the inputs of the linear layers that take or give so many columns."""
+        layers = map(self._linear, self.proto.graph.node)
+        return {layer.reads for layer in layers if layer and n_columns in layer.weight.shape}
 
     def with_outputs(self, tensors: Iterable[str]) -> bytes:
         """Return the content of a file in which these tensors are outputs too."""

@@ -93,7 +93,7 @@ class SklearnRunner(Runner):
         """The number of columns that the last step reads, such as the words of a vocabulary."""
         return int(getattr(self._final, "n_features_in_", 0))
 
-    def has_layer(self, name: str) -> bool:
+    def has_layer(self, name: str, n_columns: int | None = None) -> bool:
         """Return whether this is "input", with a transformer "prepared", or "penultimate"."""
         if name == PREPARED:
             return self.prepare is not None

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +71,7 @@ class TextTokenizer:
         names_of_padding = ("direction", "pad_id", "pad_type_id", "pad_token")
         kept = {name: padding[name] for name in names_of_padding if name in padding}
         self._tokenizer.enable_padding(**kept, length=length)
+        self._hash = hashlib.sha256(self.json().encode()).hexdigest()[:16]
 
     def __call__(self, texts: Sequence[str], first_row: int = 0) -> Tokens:
         """Return the arrays of a batch of texts; errors count rows from the first one."""
@@ -80,16 +80,11 @@ class TextTokenizer:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the library is not an Exception
-            bad = [  # such as half of a surrogate pair
-                row
-                for row, text in enumerate(texts, first_row)
-                if text.encode(errors="replace").decode() != text
-            ]
-            if bad:
-                message = f"the texts of rows {listed(bad)} are not valid Unicode."
-            else:
-                message = f"the tokenizer cannot read these texts: {error}."
-            raise InputError(message) from error
+            rows = enumerate(texts, first_row)
+            # Such as half of a surrogate pair.
+            bad = [row for row, text in rows if text.encode(errors="replace").decode() != text]
+            what = f"rows {listed(bad)}: not valid Unicode" if bad else error
+            raise InputError(f"the tokenizer cannot read these texts: {what}.") from error
         lengths = [sum(encoding.attention_mask) for encoding in encodings]
         empty = [row for row, length in enumerate(lengths, first_row) if not length]
         if empty:
@@ -111,10 +106,6 @@ class TextTokenizer:
     def describe(self) -> dict[str, Any]:
         """Return what a manifest says about it."""
         return {"tokenizer_hash": self._hash, "max_tokens": self.max_tokens}
-
-    @cached_property
-    def _hash(self) -> str:
-        return hashlib.sha256(self.json().encode()).hexdigest()[:16]
 
 
 def _content(tokenizer: Any) -> tuple[str, int | None]:

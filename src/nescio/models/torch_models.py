@@ -365,7 +365,7 @@ class TorchRunner(Runner):
     def _tap_of(self, layer: str) -> Tap:
         return Tap.parse(layer, self.model)
 
-    def has_layer(self, name: str) -> bool:
+    def has_layer(self, name: str, n_columns: int | None = None) -> bool:
         """Return whether the model has a layer of this name, or one that the name stands for."""
         try:
             return bool(self._tap_of(name))

@@ -51,7 +51,7 @@ from nescio.errors import (
     warn,
 )
 from nescio.explain import ExplainedVerdicts
-from nescio.models.base import AUTO_LAYER, FEATURES, POOLED, PREPARED, Layers, Runner, make_runner
+from nescio.models.base import AUTO_LAYER, FEATURES, PREPARED, Layers, Runner, make_runner
 from nescio.models.images import Preprocessing
 from nescio.models.inputs import changeable, check_order, length_of, rows_of
 from nescio.models.prediction import Prediction
@@ -161,7 +161,11 @@ def wrap(
     )
     if isinstance(detector, str) and detector == AUTO_DETECTOR:
         return Wrapped(runner)
-    return Wrapped(runner, own if detector is None else _detector(detector))
+    if isinstance(detector, Path) or (
+        isinstance(detector, str) and (detector.endswith(".nescio") or Path(detector).is_file())
+    ):
+        detector = load(detector)
+    return Wrapped(runner, own if detector is None else as_detector(detector))
 
 
 class Wrapped:
@@ -553,8 +557,8 @@ class Wrapped:
         if PREPARED in self.runner.layers:
             warn(
                 f"{path} has the detector alone. The features that it reads are made of the table "
-                "by a transformer, which is not in it: to load both later, with the model, use "
-                "save_pretrained('FOLDER') and nescio.from_pretrained('FOLDER').",
+                "by a transformer, which is not in it. To load both later, with the model, use "
+                "save_pretrained('FOLDER') and nescio.from_pretrained('FOLDER'), or export_onnx.",
                 NescioWarning,
             )
 
@@ -639,14 +643,6 @@ def _is_same(changed: Any, values: Any) -> bool:
     return changed.dtype == values.dtype and np.array_equal(changed, values)
 
 
-def _detector(detector: Any) -> Detector:
-    """Return a detector, by name or from a file."""
-    is_path = isinstance(detector, Path) or (
-        isinstance(detector, str) and (detector.endswith(".nescio") or Path(detector).is_file())
-    )
-    return load(detector) if is_path else as_detector(detector)
-
-
 # --- the layers that a detector reads ------------------------------------------------------------
 
 
@@ -667,19 +663,18 @@ def with_layers(runner: Runner, detector: Detector) -> Runner:
         layers = (*(_features_of(runner, detector) or layers[:1]), *layers[1:])
     elif not layers:
         layers = missing[:1] or (AUTO_LAYER,)
-    layers += missing if layers else ()  # without features, `check_reads` has an error
+    layers = layers and layers + missing  # a further layer must not become the features
     return runner if layers == runner.layers else runner.changed(features=layers)
 
 
 def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
     """Return the layer that the features are if the caller chose none; nothing if not known."""
     made_with: tuple[str, ...] = getattr(detector, "layers_", ())[:1]
-    outputs: tuple[str, ...] = tuple(getattr(runner, "output_names", ()))
-    if FEATURES in outputs:  # an ONNX file that names them
+    if FEATURES in getattr(runner, "output_names", ()):  # an ONNX file that names them
         return (FEATURES,)
-    # "pooled" of a graph may be another layer than that of the module it was exported from.
-    in_a_graph = bool(outputs) and made_with == (POOLED,)
-    if made_with and not in_a_graph and runner.has_layer(made_with[0]):
+    of_same_kind = getattr(detector, "_made_with", {}).get("kind") == runner.kind
+    n_columns = None if of_same_kind else getattr(detector, "n_columns_", {}).get(FEATURES)
+    if made_with and runner.has_layer(made_with[0], n_columns):
         return made_with
     reads_head = "head" in detector.scores_from and PENULTIMATE not in detector.scores_from
     if reads_head and runner.has_layer(PENULTIMATE):  # it takes the features as the head's input
@@ -707,7 +702,7 @@ def check_reads(runner: Runner, detector: Detector) -> None:
                 "calibrate again, or choose a layer"
             )
         elif hasattr(detector, "n_columns_"):
-            why = "it is not known from which layer. Choose the one that it was made with"
+            why = "it is not known from which layer. Choose the one it was made with, or 'auto'"
         arrays = " and ".join(sorted(reads - {"logits", "labels"}))
         raise MissingInputError(
             f"{detector.name} reads {arrays}, and {why} (features=..., --features).{named}"

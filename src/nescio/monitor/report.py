@@ -207,7 +207,7 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
     if since > windows[0].start:
         chart.rule(x=since, text=f"change at {since:,}")
     newest = windows[-1]
-    incomplete = f"The last window is incomplete: it has {newest.n:,} inputs. "
+    incomplete = f"The last window is incomplete: it has {counted(newest.n, 'input')}. "
     text = (
         "The share of inputs that are flagged as out-of-distribution. One point per window"
         + (f" of {windows[0].n:,} inputs. " if monitor.chart.windows else ". ")

@@ -340,6 +340,8 @@ class App:
                     "status": status,
                     "ms": round(seconds * 1e3, 2),
                 }
+                if status >= 400 and status != _CLIENT_CLOSED:
+                    facts["reason"] = msgspec.json.decode(answer.body)["detail"][:300]
                 logger.log(level, "request", extra=facts | request.scored())
 
     async def _answer(self, request: Request) -> Answer:
@@ -380,8 +382,9 @@ class App:
             query = msgspec.convert(request.query(), route.query, strict=False)
         except msgspec.ValidationError as error:
             names = ", ".join(route.query.__struct_fields__) or "none"
+            reason = str(error).replace("`bool`", "true or false")
             raise HTTPException(
-                422, f"the query of the address is wrong: {error}. Its parameters: {names}."
+                422, f"the query of the address is wrong: {reason}. Its parameters: {names}."
             ) from error
         answer: Answer = await route.respond(self.service, request, query)
         return answer

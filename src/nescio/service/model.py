@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from nescio._validation import Array
 from nescio.detectors import Detector
-from nescio.errors import InputError, NescioError, ParameterError, ProbabilitiesError, ShapeError
+from nescio.errors import InputError, NescioError, ParameterError, ShapeError
 from nescio.models import wrap
 from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.models.inputs import n_rows
@@ -19,7 +19,7 @@ from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
-from nescio.service.requests import LogitsCheck, TooLargeError, place_of
+from nescio.service.requests import TooLargeError, place_of
 from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Settings
 from nescio.service.traffic import logger
 
@@ -45,7 +45,6 @@ class Model:
         if not isinstance(runner, OnnxRunner):
             raise ParameterError(f"{settings.model} is not an ONNX file.")
         _check_width(runner, detector)
-        self._check_logits = LogitsCheck()
         self.tokenizer, self.columns = runner.tokenizer, runner.columns
         if self.tokenizer is not None and self.tokenizer.max_tokens is None:
             raise ParameterError(
@@ -86,8 +85,7 @@ class Model:
         texts = None
         if self.tokenizer is not None and self.tokenizer.max_tokens is not None:
             texts = TextLimits(self.tokenizer.max_tokens, MAX_TEXTS, MAX_CHARACTERS)
-        columns = list(self.columns)
-        return ModelDescription(list(self.inputs.values()), columns, self.preprocessing, texts)
+        return ModelDescription([*self.inputs.values()], [*self.columns], self.preprocessing, texts)
 
     def image_input(self, content: bytes, decoders: Decoders) -> dict[str, Array]:
         """Return an image file as the input of the model."""
@@ -153,17 +151,7 @@ class Model:
 
     def outputs(self, inputs: Mapping[str, Array]) -> Outputs:
         """Run the model on all inputs at once."""
-        try:
-            outputs = self.wrapped.outputs(inputs, batch_size=n_rows(inputs))
-            if self.wrapped.runner.from_probs is None:
-                self._check_logits(outputs.logits)
-            return outputs
-        except ProbabilitiesError as error:
-            raise ProbabilitiesError(
-                f"the outputs of the model: {error.reason} If it returns probabilities, whoever "
-                "runs the service must say so.",
-                "Start it with --from-probs.",
-            ) from error
+        return self.wrapped.outputs(inputs, batch_size=n_rows(inputs))
 
     def kind_of(self, inputs: Mapping[str, Array]) -> Hashable:
         """Return a key; inputs with the same key can run together."""

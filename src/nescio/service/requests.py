@@ -217,8 +217,8 @@ def _check_size(n_bytes: int, max_bytes: int) -> None:
     if n_bytes > max_bytes:
         raise HTTPException(
             413,
-            f"the body has more than {max_bytes:,} bytes. Send it in several requests; a "
-            "safetensors body may be four times as large as a JSON body.",
+            f"the body has more than {max_bytes:,} bytes. Send a smaller image, or rows in several "
+            "requests; of rows, a safetensors body may be four times as large as a JSON body.",
         )
 
 
@@ -370,9 +370,8 @@ def decode_json(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FileFormatError(
-            f"{_BODY} is not valid JSON for this path: {error}.{_hint(str(error), data, kind)}"
-        ) from error
+        fault = f"{error}.{_hint(str(error), data, kind)}" if data else "it is empty."
+        raise FileFormatError(f"{_BODY} is not valid JSON for this path: {fault}") from error
 
 
 def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
@@ -391,7 +390,7 @@ def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
         if kind is PredictBody:
             return ' Send the inputs of the model by name: {"inputs": {"NAME": [[...], [...]]}}.'
         return ' Send an object such as {"logits": [[1.5, -2.0, 0.3]]}.'
-    if "Invalid enum value" in error:
+    if "Invalid enum value" in error or "`float | str | null`" in error:
         return ' Send numbers, null for NaN, and "-inf" for a masked label.'
     return ""
 

@@ -3,9 +3,9 @@
 uvicorn has no limits on connections, except for the time between two requests of one. Ours hold
 before a request is read, and so without a token.
 
-The log has one line of JSON per event, and never bodies, tokens or queries. A thread writes it, so
-that no request waits for whoever reads the log. Lines that cannot be written, or that would have to
-wait behind too many others, are dropped and counted.
+The log has one line of JSON per event, and never bodies, tokens or queries, but why a request was
+refused. A thread writes it, so that no request waits for whoever reads the log. Lines that cannot
+be written, or that would have to wait behind too many others, are dropped and counted.
 """
 
 from __future__ import annotations

@@ -17,14 +17,15 @@ export function watch({ failed, changed }) {
     clearTimeout(timer);
     if (document.hidden) return;
     try {
-      const traffic = await ask(`/v1/traffic?charts=${chartWidth("traffic")}`);
+      const width = chartWidth("traffic");
+      const traffic = await ask(`/v1/traffic?charts=${width}`);
       if (!alive) return;
       const another = pause > PAUSE || traffic.n_watched < seen;
       pause = PAUSE;
       if (traffic.stopping) say("bad", "The service is about to stop.");
       else say("good", "Live: updated every two seconds.");
       const { n_samples, alarm, acknowledged } = traffic.monitor;
-      const state = [traffic.n_watched, n_samples, acknowledged.length].join();
+      const state = [traffic.n_watched, n_samples, acknowledged.length, width].join();
       // Whoever writes a note is not interrupted.
       if (state !== drawn && !(alarm && form.contains(document.activeElement))) {
         byId("traffic").replaceChildren(...view(traffic));

@@ -55,9 +55,9 @@ function hint() {
   if (table)
     return (
       `${width() === null ? "Numbers" : plural(width(), "number")} per row, in the order of the ` +
-      `columns in training${named ? `: ${named}` : ""}. Separate them with commas, spaces or ` +
-      "tabs. Use one line per input. nan is a missing value. The JSON body of a request can have " +
-      "logits instead."
+      `columns in training${named ? `: ${named}` : ""}. Separate them with commas, semicolons, ` +
+      "spaces or tabs. Use one line per input. nan is a missing value. The JSON body of a request " +
+      "can have logits instead."
     );
   if (!readsOnlyLogits())
     return (
@@ -66,8 +66,8 @@ function hint() {
     );
   return (
     `${plural(detector.n_columns.logits, "number")} per row, one per label, before the sigmoid. ` +
-    "Separate them with commas, spaces or tabs, or paste JSON. Use one line per input. " +
-    "-inf marks a masked label."
+    "Separate them with commas, semicolons, spaces or tabs, or paste JSON. Use one line per " +
+    "input. -inf marks a masked label."
   );
 }
 
@@ -104,6 +104,7 @@ function cell(word) {
 
 function lines(text) {
   return text
+    .replace(/^(array|tensor)\(([^]*?)(,\s*\w+=[^]*)?\)$/, "$2") // with a dtype, say
     .replaceAll("[", " ")
     .replaceAll("]", "\n")
     .split("\n")
@@ -119,7 +120,7 @@ function check(row, name) {
   if (width() !== null && row.length !== width())
     throw new SyntaxError(
       `${name} has ${plural(row.length, "number")}; the ${who} needs ${count(width())}, ` +
-        `one per ${what}.`,
+        `one per ${what}.${table ? " Write nan for an empty cell." : ""}`,
     );
 }
 
@@ -162,8 +163,8 @@ function predictText() {
 // --- images ---
 
 async function predictImage(file) {
-  const type = file.type || "application/octet-stream";
-  const found = await post("/v1/predict", detector.explains, file, type);
+  // The service tells what the file is.
+  const found = await post("/v1/predict", detector.explains, file, "application/octet-stream");
   return rowsOf(found, () => file.name || "Image", URL.createObjectURL(file));
 }
 

@@ -120,9 +120,13 @@ const ASKS = {
   joint_energy: "Is the model sure of its labels?",
   label_neighbours: "Does it resemble training inputs with these labels?",
   linear_probe: "Do its features show any known label?",
-  out_of_range: "Are its values in their usual ranges?",
+  out_of_range: "Are the values of the LAYER in their usual ranges?",
 };
-const asks = ({ detector }) => ASKS[detector.split("(")[0]] ?? detector;
+
+function asks({ detector }) {
+  const layer = detector.match(/layer=(\w+)/)?.[1] ?? "features";
+  return ASKS[detector.split("(")[0]]?.replace("LAYER", layer) ?? detector;
+}
 
 function parts({ inside, explanation }) {
   const first = explanation?.parts?.[0];
