@@ -119,9 +119,9 @@ def test_sentences_on_tables_have_the_numbers_of_the_table():
     rows = re.findall(r"\| table \| `(\w+)` \| ([\d.]+) ± [^`]* \| ([\d.]+) ± [\d.]+ \|", page)
     group = {name: value for name, value, _ in rows}
     whole = {name: value for name, _, value in rows}
-    assert f"{whole['combined']} % get through instead of {whole['knn']} %" in page
+    assert f"{whole['combined']} % get through instead of {whole['label_neighbours']} %" in page
     others = f"{group['mahalanobis']} % and {group['lof']} %"
-    assert f"let through {others}, `knn` {group['knn']} %" in page
+    assert f"let through {others}, `label_neighbours` {group['label_neighbours']} %" in page
 
 
 def test_the_rows_beside_the_papers_are_those_of_the_committed_results(capsys):
