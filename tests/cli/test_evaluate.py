@@ -204,12 +204,15 @@ def test_a_report_without_ood_data(succeeds, fails, tmp_path, monkeypatch):
     text = page.read_text("utf-8")
     assert "<title>Report on earlier</title>" in text
     assert "The other half (200) calibrated the detector" in text
+    assert "some verdicts will differ from those of this page" in text
     assert "This is <b>as promised</b>" in text
     succeeds(*report, "--id", "new.csv", "--held-out", "earlier.csv")
     text = page.read_text("utf-8")
     assert "default (combined)" in text
     assert "This is <b>more than promised</b>" in text
     assert "The other half" not in text
+    assert "nescio calibrate earlier.csv -o detector.nescio" in text
+    assert "some verdicts will differ" not in text
     succeeds("calibrate", "earlier.csv", "-d", "max_logit", "-o", "tagger.nescio")
     out = succeeds(*report, "--id", "new.csv", "--detector", "tagger.nescio")
     assert "% of 300 inputs are flagged: more than promised" in out

@@ -245,13 +245,16 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
 
 
 def _command(manifest: Mapping[str, Any]) -> str:
-    """Return the command that writes the verdicts; without a detector, the one that saves it."""
+    """Return the command that writes the verdicts; without a detector, the one that saves it.
+
+    It is empty if the files are not known.
+    """
     files = {kind: shlex.quote(str(path)) for kind, path in manifest.get("files", {}).items()}
     train = f"--train {files['train']}" if "train" in files else ""
     words = ["nescio calibrate", files.get("held_out", "HELD_OUT"), train, "-o detector.nescio"]
     if "detector" in files:
         words = ["nescio score", files["detector"], files["id"], "-o verdicts.csv"]
-    return " ".join(filter(None, [*words, manifest.get("options")]))
+    return " ".join(filter(None, [*words, manifest.get("options")])) if files else ""
 
 
 def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
