@@ -155,12 +155,20 @@ def _shown_text(outputs: Outputs, row: int) -> dict[str, str] | None:
 
 
 def input_verdict(
-    detector: str, score: float, p_value: float, inside: bool, is_id: bool | None
+    detector: str,
+    score: float,
+    p_value: float,
+    inside: bool,
+    is_id: bool | None,
+    lowest: float = 0.0,
 ) -> dict[str, Any]:
-    """Return what a detector says about one input, and whether this is right, if it is known."""
+    """Return what a detector says about one input, and whether this is right, if it is known.
+
+    `lowest` is the lowest possible p-value.
+    """
     wrong, strange = "false alarm" if is_id else "missed", "stranger than all"
     if p_value > 0:
-        strange = f"as strange as {strangeness(p_value)}"
+        strange = f"as strange as {strangeness(p_value, lowest)}"
     if p_value >= 0.1:
         strange = f"{strangeness(p_value)} are as strange"
     return {
@@ -168,15 +176,15 @@ def input_verdict(
         "strange": strange,
         "score": short(score),
         "inside": inside,
-        "right": "" if is_id is None else "right" if inside == is_id else wrong,
+        "right": "" if is_id is None else "right verdict" if inside == is_id else wrong,
     }
 
 
-def strangeness(p_value: float) -> str:
-    """Return a p-value in words: how many ordinary inputs are as strange."""
+def strangeness(p_value: float, lowest: float = 0.0) -> str:
+    """Return a p-value in words: how many ordinary inputs are as strange, or at most how many."""
     if p_value >= 0.1:
         return f"{100 * p_value:.0f} in 100"
-    return f"1 in {float(f'{1 / p_value:.2g}'):,.0f}"
+    return f"1 in {float(f'{1 / p_value:.2g}'):,.0f}{' or rarer' if p_value <= lowest else ''}"
 
 
 def _picture(root: Path, name: str) -> str:
