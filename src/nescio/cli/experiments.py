@@ -123,8 +123,9 @@ def bench(
     for table in benchmark_tables(done.lines, spec.paper_tables).values():
         print_result_table(table)
     say(
+        *done.left_out,
         f"Wrote {len(done.lines):,} results to {done.folder / RESULTS}, and tables in Markdown, "
-        f"LaTeX and CSV to {done.folder / 'tables'}.\n"
+        f"LaTeX and CSV to {done.folder / 'tables'}.",
         f"For figures, run: nescio report {done.folder} -o report.html"
     )
 

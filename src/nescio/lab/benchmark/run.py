@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from nescio._io.files import locked, write_text
 from nescio._validation import checked_whole
 from nescio._version import __version__
-from nescio.errors import BenchmarkError, DatasetError, FileError, NescioError, counted
+from nescio.errors import BenchmarkError, DatasetError, FileError, NescioError, counted, listed
 from nescio.lab.benchmark.parallel import Advance, Watch, run_in_processes, unwatched
 from nescio.lab.benchmark.results import (
     RESULTS,
@@ -117,7 +117,7 @@ def run_benchmark(
     lines = _all_lines(pipelines, folder, jobs, watch)
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
         table.write(folder / "tables", name)
-    return BenchmarkRun(folder, tuple(lines))
+    return BenchmarkRun(folder, tuple(lines), _left_out(pipelines))
 
 
 def _all_lines(pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Watch) -> list[Line]:
@@ -580,6 +580,19 @@ def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[L
         )
         for data in sets
     ]
+
+
+def _left_out(pipelines: Sequence[Pipeline]) -> tuple[str, ...]:
+    """Say of each split which of its images were left out."""
+    splits = (split for pipeline in pipelines for split in pipeline.data.splits())
+    lines = (
+        f"left out {len(split.skipped):,} of {len(split) + len(split.skipped):,} images of "
+        f"{split.title} in {split.root}: "
+        + listed([bad.file for bad in split.skipped], _NAMED, quoted=False)
+        for split in splits
+        if split.skipped
+    )
+    return tuple(dict.fromkeys(lines))  # the seeds have the same splits
 
 
 def _files_key(split: Split) -> str:
