@@ -306,7 +306,8 @@ def _standings(
 ) -> dict[str, Any]:
     """Return the standings from the lines of one pair of sets, and their summary.
 
-    `curves` are the detectors of the ROC figure. The rows have the lowest FPR first.
+    `curves` are the detectors of the ROC figure. The rows have the lowest FPR first; among equal
+    ones, the highest AUROC.
     """
     ood = lines[0].ood
     seeds = sorted({line.seed for line in lines if line.evaluation is not None})
@@ -316,7 +317,9 @@ def _standings(
         if line.evaluation is not None and line.seed == seeds[0]
     }
     fpr_name = next((evaluation.fpr_name for evaluation in first.values()), "FPR95")
-    ranked = sorted(spreads, key=lambda name: spreads[name]["fpr"].mean)
+    ranked = sorted(
+        spreads, key=lambda name: (spreads[name]["fpr"].printed, -spreads[name]["auroc"].mean)
+    )
     fprs = {name: spreads[name]["fpr"] for name in ranked}
     say = _ranking_sentence if pair == USUAL_PAIR else _places_sentence
     sentence = f"On {lines[0].id} against {ood}, {say(fprs, fpr_name, pair)}"
@@ -370,7 +373,8 @@ def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> s
     """Say where the chosen detector stands, then the one it is compared with, then the best."""
     places = [f"{name} lets {fprs[name]} % through ({_place(fprs, name)})" for name in pair]
     best = next(iter(fprs))
-    hindsight = "" if best in pair else f" In hindsight, {best} is the best, with {fprs[best]} %."
+    leads = any(fprs[name].printed == fprs[best].printed for name in pair)
+    hindsight = "" if leads else f" In hindsight, {best} is the best, with {fprs[best]} %."
     return f"{', '.join(places)} of {len(fprs)} detectors ({fpr_name}).{hindsight}"
 
 
