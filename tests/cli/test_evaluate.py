@@ -97,7 +97,7 @@ def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, succeeds, f
     for option, twice in (("--id", "test.npy"), ("--train", "val.npy")):
         more = ("--train", "val.npy", "--held-out", twice)
         err = fails(*files, "-d", name, *more)
-        assert re.search(rf"{twice} is given as \w+ data \({option}\) and as held-out data", err)
+        assert re.search(rf"the \w+ data \({option}\) and the held-out data .* the same rows", err)
 
 
 # --- choose ---------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_choose_does_as_it_is_told(outputs, succeeds):
 def test_mistakes_say_what_to_do(outputs, fails):
     train = outputs[1]
     twice = fails("choose", "--train", train, "--held-out", train)
-    assert "given as --train and as --held-out" in twice
+    assert "400 of 400 held-out samples are also in the training data" in twice
     assert "expected CORRUPTION=FILE" in fails("choose", *outputs, "--far", "jigsaw")
     for seed in (0, 1):
         labelled(seed=seed, per_sample=6).save(f"crowded{seed}.safetensors")
@@ -273,7 +273,7 @@ def test_a_saved_detector_is_compared_as_it_is(succeeds, outputs, tmp_path):
 WRONG = {
     "one file on both sides": (
         ("--id", "logits.npy", "--ood", "./logits.npy"),
-        "is given as ID data (--id) and as OOD data (--ood)",
+        "the ID data (--id) and the OOD data 'logits' (--ood) have the same rows",
     ),
     "nothing": ((), "pass either the results of a benchmark"),
     "both": (("empty.jsonl", "--id", "a.npy"), "pass either the results of a benchmark"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 from typer import Argument, Option
 
-from nescio._io.files import check_target, same_file
+from nescio._io.files import check_target
 from nescio.calibration import CUSTOM
 from nescio.cli.console import (
     AsJson,
@@ -260,8 +260,6 @@ def choose(
     from nescio.outputs.files import read_outputs
 
     corrupted = _named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
-    if same_file(train, held_out):
-        raise ParameterError(f"{train} is given as --train and as --held-out.")
     reading = files.reading()
     learned_from = read_outputs(train, **reading)
     with stages() as watch, watch("leaving labels out", folds) as advance:

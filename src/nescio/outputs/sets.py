@@ -9,7 +9,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nescio._io.files import same_file
+import numpy as np
+
 from nescio._io.tables import Columns
 from nescio.errors import ParameterError, error_context
 from nescio.outputs.files import MAX_ROWS, is_path, read_outputs
@@ -46,18 +47,6 @@ def read_sets(
 ) -> Sets:
     """Return outputs from data of any kind, with the labels of the ID data; see `read_outputs`."""
     named = {} if ood_data is None else _named_sets(ood_data)
-    roles = [("ID data (--id)", id_data), ("training data (--train)", train)]
-    roles += [("held-out data (--held-out)", held_out)]
-    roles += [("OOD data (--ood)", data) for data in named.values()]
-    for (role, data), (other_role, other) in combinations(roles, 2):
-        paths = is_path(data) and is_path(other)
-        same = same_file(data, other) if paths else data is other and data is not None
-        if same and role != other_role:
-            what = other if paths else f"the same {type(data).__name__}"
-            raise ParameterError(
-                f"{what} is given as {role} and as {other_role}. Detectors would be tested on data "
-                "that they know: pass other samples."
-            )
 
     def read(data: Any, name: str, columns: Columns, first: Outputs | None = None) -> Outputs:
         with nullcontext() if is_path(data) else error_context(name):
@@ -68,11 +57,31 @@ def read_sets(
     id_outputs = read(id_data, "the ID data", columns)
     ood = {name: read(data, name, columns, id_outputs) for name, data in named.items()}
     unkept = replace(columns, keep=())  # what is learned from is not shown
-    learned = (
+    learned = [
         None if data is None else read(data, f"the {name} data", unkept, id_outputs)
         for name, data in (("training", train), ("held-out", held_out))
-    )
-    return Sets(id_outputs, ood, *learned)
+    ]
+    sets = Sets(id_outputs, ood, *learned)
+    known = {
+        "ID data (--id)": sets.id,
+        "training data (--train)": sets.train,
+        "held-out data (--held-out)": sets.held_out,
+    }
+    every = known | {f"OOD data {name!r} (--ood)": outputs for name, outputs in ood.items()}
+    for (role, outputs), (other_role, other) in combinations(every.items(), 2):
+        if role in known and _same_rows(outputs, other):
+            raise ParameterError(
+                f"the {role} and the {other_role} have the same rows. Detectors would be tested on "
+                "data that they know: pass other samples."
+            )
+    return sets
+
+
+def _same_rows(first: Outputs | None, second: Outputs | None) -> bool:
+    """Return whether two outputs have the same logits: one file, or a copy of it."""
+    if first is None or second is None:
+        return False
+    return np.array_equal(first.logits, second.logits, equal_nan=True)
 
 
 def _named_sets(ood_data: Any) -> dict[str, Any]:
