@@ -302,7 +302,8 @@ def test_the_texts_of_a_table_are_shown(succeeds, fails, tmp_path):
     target = tmp_path / "report.html"
     succeeds(*report, "--text-column", "review", "-o", target)
     assert '<p class="text" dir="auto">other text ' in target.read_text("utf-8")
-    assert "reviews" in fails(*report, "--text-column", "reviews", "-o", target, "--force")
+    err = fails(*report, "--text-column", "reviews", "-o", target, "--force")
+    assert "there is no column 'reviews'. Did you mean" in err
     err = fails("report", tmp_path, "--text-column", "review", "-o", tmp_path / "r.html")
     assert "or --id with its options" in err
 

@@ -200,7 +200,7 @@ class OutputsStream:
         whole = self.outputs(read_arrays(files, verify=verify))
         if columns.group_column is not None:
             kept = dict(whole.kept)
-            (name,) = matching_names([columns.group_column], list(kept), "group_column")
+            (name,) = matching_names([columns.group_column], list(kept))
             kept[GROUP] = kept[name]
             whole = replace(whole, kept=kept)
         if columns.labels is None:
