@@ -18,7 +18,9 @@ _HEAD = """# Speed, measured
 `make bench` wrote this page. It runs each comparison side by side with a peer, on one machine and
 in one run, and takes the median of several rounds. Times depend on the machine, so read the ratios.
 A ratio of 2 means: twice as fast as the peer. A part was measured on the machine that was named
-last. `benchmarks/results.json` has all figures.
+last. `benchmarks/results.json` has all figures. "The kernel alone" computes scores, and no p-values
+and verdicts. "Memory kept" means that freed memory is kept for the next request
+(`MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_`).
 """
 
 

@@ -313,7 +313,9 @@ def test_detectors_that_learn_from_held_out_data(splits):
     assert skipped(train=train) == dict.fromkeys(detectors, missing)
     bare = Outputs(held_out.logits)
     assert skipped(train=train, held_out=bare) == {
-        "both": "it learns from features, but the held-out data has none."
+        "both": "it learns from features, but the held-out data has none. nescio extract and "
+        "nescio.wrap(model, features=...) provide it, or put them in a column of lists named "
+        "features (Parquet, JSON lines)."
     }
     few = skipped(train=train, held_out=held_out[:20])
     assert set(few) == set(detectors)

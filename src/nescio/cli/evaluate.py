@@ -211,6 +211,8 @@ def _print_by_label(comparison: Comparison, detector: str) -> None:
         numbers=tuple(columns),
         title=f"{detector} by {comparison.labels.kind} label: rare, medium and frequent thirds of "
         "the labels, and the labels with most false alarms; per cent",
+        caption=f"{first.fpr_name}: the OOD samples let through if {first.fpr_name[3:]} % of the "
+        "samples in this row are kept",
     )
     say(first.summary())
 

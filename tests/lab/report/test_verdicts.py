@@ -308,7 +308,7 @@ def test_the_first_inputs_of_each_set_are_shown_with_their_verdicts(make_evidenc
         assert [verdict["inside"] for verdict in verdicts] == inside[:3].tolist()
         wrong = "possibly a false alarm" if shown["is_id"] else "missed"
         right = inside if shown["is_id"] else ~inside
-        said = ["right verdict" if each else wrong for each in right[:3]]
+        said = ["right\N{NO-BREAK SPACE}verdict" if each else wrong for each in right[:3]]
         assert [verdict["right"] for verdict in verdicts] == said
         for case, logits in zip(shown["cases"], outputs.logits, strict=False):
             labels = [f"label-{label}" for label in range(7) if logits[label] > 0]

@@ -176,7 +176,7 @@ def input_verdict(
         "strange": strange,
         "score": short(score),
         "inside": inside,
-        "right": "" if is_id is None else "right verdict" if inside == is_id else wrong,
+        "right": "" if is_id is None else "right\N{NO-BREAK SPACE}verdict" if inside == is_id else wrong,
     }
 
 
