@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
@@ -37,7 +38,7 @@ def write_page(results: Mapping[str, Any], docs: Path) -> None:
             picture = PICTURES / f"growth-{part}-{index}.svg"
             (docs / picture).write_text(_picture(growth))
             lines += _growth(growth, picture)
-    (docs / PAGE).write_text("\n".join(lines).rstrip() + "\n")
+    (docs / PAGE).write_text(re.sub("\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n")
 
 
 def _of_kind(part: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:

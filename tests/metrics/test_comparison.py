@@ -465,7 +465,7 @@ def test_nothing_is_compared_with_itself(logits, tmp_path):
     np.save(path, logits["known"])
     np.savetxt(tmp_path / "copy.csv", logits["known"], delimiter=",", header="a,b,c,d", comments="")
     for copy in (path, tmp_path / "copy.csv", logits["known"].copy()):
-        with pytest.raises(ParameterError, match="ID data .* and the OOD data .* the same rows"):
+        with pytest.raises(ParameterError, match=r"ID data and the OOD data .* the same rows"):
             compared(path, copy)
     id_data, far = ns.Outputs(logits["known"]), logits["far"]
     for arguments, message in (

@@ -211,8 +211,7 @@ def _print_by_label(comparison: Comparison, detector: str) -> None:
         numbers=tuple(columns),
         title=f"{detector} by {comparison.labels.kind} label: rare, medium and frequent thirds of "
         "the labels, and the labels with most false alarms; per cent",
-        caption=f"{first.fpr_name}: the OOD samples let through if {first.fpr_name[3:]} % of the "
-        "samples in this row are kept",
+        caption="FPR: OOD samples let through if only the ID samples in this row set the threshold",
     )
     say(first.summary())
 
@@ -377,8 +376,7 @@ def report(
     elif results is None and id_path:
         keep = None if text_column is None else [text_column]
         loaded = None if detector is None else load_detector(detector, nonfinite=nonfinite)
-        by = None if loaded is None else loaded.calibration_.by
-        if group_column is not None and by != CUSTOM:
+        if group_column is not None and (loaded is None or loaded.calibration_.by != CUSTOM):
             raise ParameterError("--group-column needs a detector calibrated by it (--detector).")
         reading = files.reading(keep=keep, detector=loaded, group_column=group_column)
         sets = read_sets(id_path, ood_paths or None, train, held_out, **reading)

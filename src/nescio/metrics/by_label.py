@@ -128,8 +128,7 @@ class LabelRates(Result):
 
     def rows(self) -> list[Rate]:
         """Return what is shown: the frequencies, and the labels with most false alarms, if any."""
-        shown = self.labels[:_SHOWN_LABELS]
-        return [*self.by_frequency, *(rate for rate in shown if rate.n_flagged)]
+        return [*self.by_frequency, *(r for r in self.labels[:_SHOWN_LABELS] if r.n_flagged)]
 
     def _view(self) -> View:
         rates = self.rows()

@@ -194,8 +194,8 @@ class OutputsStream:
     def _read_arrays(self, files: Files, columns: Columns, verify: bool) -> Outputs:
         if columns.id_column or len(columns.ignore) or len(columns.keep) or columns.sep:
             raise InputError(
-                "id_column, ignore, keep and sep (--id-column, --ignore, --keep, --sep) are for "
-                f"tables: {', '.join(TABLES)} files."
+                "id_column, ignore, keep and sep (--id-column, --ignore, --keep or --text-column, "
+                f"--sep) are for tables: {', '.join(TABLES)} files."
             )
         whole = self.outputs(read_arrays(files, verify=verify))
         if columns.group_column is not None:

@@ -57,31 +57,20 @@ def read_sets(
     id_outputs = read(id_data, "the ID data", columns)
     ood = {name: read(data, name, columns, id_outputs) for name, data in named.items()}
     unkept = replace(columns, keep=())  # what is learned from is not shown
-    learned = [
+    learned = (
         None if data is None else read(data, f"the {name} data", unkept, id_outputs)
         for name, data in (("training", train), ("held-out", held_out))
-    ]
+    )
     sets = Sets(id_outputs, ood, *learned)
-    known = {
-        "ID data (--id)": sets.id,
-        "training data (--train)": sets.train,
-        "held-out data (--held-out)": sets.held_out,
-    }
-    every = known | {f"OOD data {name!r} (--ood)": outputs for name, outputs in ood.items()}
-    for (role, outputs), (other_role, other) in combinations(every.items(), 2):
-        if role in known and _same_rows(outputs, other):
+    known = {"ID data": sets.id, "training data": sets.train, "held-out data": sets.held_out}
+    every = known | {f"OOD data {name!r}": outputs for name, outputs in ood.items()}
+    for (role, a), (other, b) in combinations(every.items(), 2):  # two OOD sets may be equal
+        if role in known and a and b and np.array_equal(a.logits, b.logits, equal_nan=True):
             raise ParameterError(
-                f"the {role} and the {other_role} have the same rows. Detectors would be tested on "
+                f"the {role} and the {other} have the same rows. Detectors would be tested on "
                 "data that they know: pass other samples."
             )
     return sets
-
-
-def _same_rows(first: Outputs | None, second: Outputs | None) -> bool:
-    """Return whether two outputs have the same logits: one file, or a copy of it."""
-    if first is None or second is None:
-        return False
-    return np.array_equal(first.logits, second.logits, equal_nan=True)
 
 
 def _named_sets(ood_data: Any) -> dict[str, Any]:

@@ -272,7 +272,8 @@ def test_summary_says_who_is_best_and_where_joint_energy_stands(fprs, said):
 
 def test_equal_fprs_are_ranked_by_auroc():
     def said(**fprs):
-        lines = [result_line("knn", 0.1, auroc=0.8), result_line("label_neighbours", 0.1, auroc=0.9)]
+        areas = {"knn": 0.8, "label_neighbours": 0.9}
+        lines = [result_line(name, 0.1, auroc=area) for name, area in areas.items()]
         lines += [result_line(name, fpr, auroc=0.7) for name, fpr in fprs.items()]
         spreads = summarise(lines)["pets", "stones"]
         return _standings(lines, spreads, [], ("mine", "joint_energy"))

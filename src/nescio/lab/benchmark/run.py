@@ -583,16 +583,15 @@ def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[L
 
 
 def _left_out(pipelines: Sequence[Pipeline]) -> tuple[str, ...]:
-    """Say of each split which of its images were left out."""
-    splits = (split for pipeline in pipelines for split in pipeline.data.splits())
+    """Say of each split, which several networks may share, which images were left out."""
     lines = (
         f"left out {len(split.skipped):,} of {len(split) + len(split.skipped):,} images of "
-        f"{split.title} in {split.root}: "
-        + listed([bad.file for bad in split.skipped], _NAMED, quoted=False)
-        for split in splits
+        f"{split.title} in {split.root}: {listed([b.file for b in split.skipped], quoted=False)}"
+        for pipeline in pipelines
+        for split in pipeline.data.splits()
         if split.skipped
     )
-    return tuple(dict.fromkeys(lines))  # the seeds have the same splits
+    return tuple(dict.fromkeys(lines))
 
 
 def _files_key(split: Split) -> str:

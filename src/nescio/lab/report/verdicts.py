@@ -245,10 +245,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
 
 
 def _command(manifest: Mapping[str, Any]) -> str:
-    """Return the command that writes the verdicts; without a detector, the one that saves it.
-
-    It is empty if the files are not known.
-    """
+    """Return the command that writes the verdicts, or saves their detector; empty if not known."""
     files = {kind: shlex.quote(str(path)) for kind, path in manifest.get("files", {}).items()}
     train = f"--train {files['train']}" if "train" in files else ""
     words = ["nescio calibrate", files.get("held_out", "HELD_OUT"), train, "-o detector.nescio"]
@@ -306,7 +303,7 @@ def _case(
         case["name"] += f", group {group}"
     case["predicted"] = ", ".join(names[label] for label in predicted) or "nothing"
     is_id = outputs is evidence.id_outputs if evidence.ood_outputs else None
-    verdict = input_verdict("", *verdicts[row], is_id, _lowest(chosen.detector, verdicts, row))
+    verdict = input_verdict("", verdicts[row], is_id, _lowest(chosen.detector, verdicts, row))
     if is_id and not (doubt and verdict["inside"]):
         verdict["right"] = doubt
     case["verdicts"] = [verdict]
