@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
@@ -18,7 +19,9 @@ _HEAD = """# Speed, measured
 `make bench` wrote this page. It runs each comparison side by side with a peer, on one machine and
 in one run, and takes the median of several rounds. Times depend on the machine, so read the ratios.
 A ratio of 2 means: twice as fast as the peer. A part was measured on the machine that was named
-last. `benchmarks/results.json` has all figures.
+last. `benchmarks/results.json` has all figures. "The kernel alone" computes scores, and no p-values
+and verdicts. "Memory kept" means that freed memory is kept for the next request
+(`MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_`).
 """
 
 
@@ -35,7 +38,7 @@ def write_page(results: Mapping[str, Any], docs: Path) -> None:
             picture = PICTURES / f"growth-{part}-{index}.svg"
             (docs / picture).write_text(_picture(growth))
             lines += _growth(growth, picture)
-    (docs / PAGE).write_text("\n".join(lines).rstrip() + "\n")
+    (docs / PAGE).write_text(re.sub("\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n")
 
 
 def _of_kind(part: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:

@@ -45,6 +45,14 @@ def test_the_label_that_suffers_is_named_and_a_label_without_samples_is_left_out
     assert even.summary().startswith("No label is flagged more often")
 
 
+def test_labels_without_a_false_alarm_are_not_among_those_with_most():
+    scores, labels = np.array([0.0, 1, 1, 1]), np.eye(4)[[0, 1, 2, 2]]
+    rates = label_rates(scores, labels, threshold=0.5)
+    assert [rate.name for rate in rates.rows()][-2:] == ["frequent", "label 0"]
+    assert "label 1" not in str(rates)
+    assert rates.columns()["flagged"] == [1, 0, 0]
+
+
 def test_samples_are_grouped_by_the_frequency_of_their_labels(scored):
     scores, labels, _ = scored
     rates = label_rates(scores, labels)

@@ -313,7 +313,9 @@ def test_detectors_that_learn_from_held_out_data(splits):
     assert skipped(train=train) == dict.fromkeys(detectors, missing)
     bare = Outputs(held_out.logits)
     assert skipped(train=train, held_out=bare) == {
-        "both": "it learns from features, but the held-out data has none."
+        "both": "it learns from features, but the held-out data has none. nescio extract and "
+        "nescio.wrap(model, features=...) provide it, or put them in a column of lists named "
+        "features (Parquet, JSON lines)."
     }
     few = skipped(train=train, held_out=held_out[:20])
     assert set(few) == set(detectors)
@@ -439,7 +441,7 @@ def test_detectors_are_named_as_they_are_written(logits):
     every, skipped = names("all")
     assert {*every, *skipped} == set(ns.DETECTORS)
     assert "pass training outputs" in skipped["lof"]
-    assert "isolation_forest" in names("all", train=id_data.copy())[0]
+    assert "isolation_forest" in names("all", train=id_data + 1)[0]
 
 
 @pytest.mark.parametrize(
@@ -461,14 +463,17 @@ def test_mistakes_are_explained(logits, change, error, reason):
 def test_nothing_is_compared_with_itself(logits, tmp_path):
     path = tmp_path / "known.npy"
     np.save(path, logits["known"])
-    with pytest.raises(ParameterError, match="is given as ID data"):
-        compared(path, path)
+    np.savetxt(tmp_path / "copy.csv", logits["known"], delimiter=",", header="a,b,c,d", comments="")
+    for copy in (path, tmp_path / "copy.csv", logits["known"].copy()):
+        with pytest.raises(ParameterError, match=r"ID data and the OOD data .* the same rows"):
+            compared(path, copy)
     id_data, far = ns.Outputs(logits["known"]), logits["far"]
     for arguments, message in (
-        ({"ood_data": {"far": id_data}}, r"same Outputs is given as ID data .* OOD data"),
-        ({"train": id_data}, r"given as ID data .* training data"),
-        ({"held_out": id_data}, r"given as ID data .* held-out data"),
-        ({"train": far, "held_out": far}, r"ndarray is given as training data .* held-out data"),
+        ({"ood_data": {"far": id_data}}, r"ID data .* OOD data 'far' .* the same rows"),
+        ({"train": id_data}, r"ID data .* training data"),
+        ({"held_out": id_data}, r"ID data .* held-out data"),
+        ({"held_out": far}, r"held-out data .* OOD data"),
+        ({"train": far.copy(), "held_out": far}, r"training data .* held-out data"),
     ):
         with pytest.raises(ParameterError, match=message):
             compared(id_data, **{"ood_data": far, **arguments})

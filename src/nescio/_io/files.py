@@ -244,15 +244,6 @@ def _natural(path: str) -> list[tuple[int, int, str]]:
     return [(0, int(text), text) if text.isdecimal() else (1, 0, text) for text in pieces if text]
 
 
-def same_file(a: str | Path, b: str | Path) -> bool:
-    """Return whether two paths refer to one file, or are the same address of files."""
-    try:
-        return os.path.samefile(a, b)
-    except OSError:  # one of them does not exist or cannot be accessed
-        text = str(a)
-        return text == str(b) and bool(_REMOTE.match(text) or _PATTERN.search(text))
-
-
 # --- tables to write ------------------------------------------------------------------------------
 
 

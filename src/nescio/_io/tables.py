@@ -107,11 +107,11 @@ class Columns:
     def roles(self, schema: Any) -> Roles:
         """Decide what each column is; warn of floating-point columns that the detector ignores."""
         names, index = schema.names, stored_index(schema)
-        kept = matching_names(self.keep, names, "keep")
-        ignored = matching_names(self.ignore, names, "ignore")
+        kept = matching_names(self.keep, names)
+        ignored = matching_names(self.ignore, names)
         group = None
         if self.group_column is not None and (self.id_required or self.group_column in names):
-            (group,) = matching_names([self.group_column], names, "group_column")
+            (group,) = matching_names([self.group_column], names)
         ids = self._id_column(names, index, {*kept, *ignored, group or ""})
         named = set(_several(self.labels or ())) & set(names)
         roles = [ids, group, *ignored, *named, *(name for name in kept if name != group)]
@@ -146,7 +146,7 @@ class Columns:
     def _id_column(self, names: Sequence[str], index: Sequence[str], taken: set[str]) -> str | None:
         if self.id_column is not None and (self.id_required or self.id_column in names):
             if self.id_column not in names:
-                raise _no_column(self.id_column, names, "id_column")
+                raise _no_column(self.id_column, names)
             return self.id_column
         taken |= {*_several(self.labels or ()), *(self.expected or ())}
         candidates = [name for name in names if name.lower() == "id"]
@@ -230,7 +230,7 @@ class Columns:
         name, count = Counter(patterns).most_common(1)[0]
         if count > 1:
             raise InputError(f"labels names {name!r} twice.")
-        return matching_names(patterns, names, "labels")
+        return matching_names(patterns, names)
 
 
 def warn_of_ignored(names: Sequence[str], what: str) -> None:
@@ -267,16 +267,14 @@ def _several(names: Sequence[str] | str) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(map(str, names))
 
 
-def matching_names(
-    patterns: Sequence[str] | str, names: Sequence[str], option: str
-) -> tuple[str, ...]:
+def matching_names(patterns: Sequence[str] | str, names: Sequence[str]) -> tuple[str, ...]:
     """Return the names that patterns choose; raise if one of them chooses none."""
     chosen: dict[str, None] = {}
     existing = set(names)
     for pattern in _several(patterns):
         matched = [pattern] if pattern in existing else _matching(pattern, names)
         if not matched:
-            raise _no_column(pattern, names, option)
+            raise _no_column(pattern, names)
         chosen |= dict.fromkeys(matched)
     return tuple(chosen)
 
@@ -292,12 +290,9 @@ def _matching(patterns: Sequence[str] | str, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _no_column(name: str, names: Sequence[str], option: str) -> InputError:
+def _no_column(name: str, names: Sequence[str]) -> InputError:
     hint = f" The columns are {listed(names)}." if names else " The columns have no names."
-    spelled = option.replace("_", "-")
-    return InputError(
-        f"there is no column {name!r} ({option}, --{spelled}).{nearest(name, names) or hint}"
-    )
+    return InputError(f"there is no column {name!r}.{nearest(name, names) or hint}")
 
 
 def _are_numbered(names: Sequence[str]) -> bool:

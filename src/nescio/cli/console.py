@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
 from itertools import pairwise
@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from nescio._io.files import existing_file, same_file, to_json
+from nescio._io.files import existing_file, to_json
 from nescio._io.tables import Columns
 from nescio._version import __version__
 from nescio.errors import NescioError, ParameterError, counted, listed
@@ -355,8 +355,9 @@ def _declared(parameter: inspect.Parameter) -> inspect.Parameter:
 def refuse_overwriting(output: Path | None, *inputs: str | Path | None) -> None:
     """Raise if the output is one of the inputs."""
     for path in inputs:
-        if output is not None and path is not None and same_file(output, path):
-            raise ParameterError(f"{output} is an input; write to another file.")
+        with suppress(OSError):  # one of them does not exist
+            if output and path and os.path.samefile(output, path):
+                raise ParameterError(f"{output} is an input; write to another file.")
 
 
 def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:

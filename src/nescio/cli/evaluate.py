@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 from typer import Argument, Option
 
-from nescio._io.files import check_target, same_file
+from nescio._io.files import check_target
 from nescio.calibration import CUSTOM
 from nescio.cli.console import (
     AsJson,
@@ -211,6 +211,7 @@ def _print_by_label(comparison: Comparison, detector: str) -> None:
         numbers=tuple(columns),
         title=f"{detector} by {comparison.labels.kind} label: rare, medium and frequent thirds of "
         "the labels, and the labels with most false alarms; per cent",
+        caption="FPR: OOD samples let through if only the ID samples in this row set the threshold",
     )
     say(first.summary())
 
@@ -260,8 +261,6 @@ def choose(
     from nescio.outputs.files import read_outputs
 
     corrupted = _named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
-    if same_file(train, held_out):
-        raise ParameterError(f"{train} is given as --train and as --held-out.")
     reading = files.reading()
     learned_from = read_outputs(train, **reading)
     with stages() as watch, watch("leaving labels out", folds) as advance:
@@ -377,8 +376,7 @@ def report(
     elif results is None and id_path:
         keep = None if text_column is None else [text_column]
         loaded = None if detector is None else load_detector(detector, nonfinite=nonfinite)
-        by = None if loaded is None else loaded.calibration_.by
-        if group_column is not None and by != CUSTOM:
+        if group_column is not None and (loaded is None or loaded.calibration_.by != CUSTOM):
             raise ParameterError("--group-column needs a detector calibrated by it (--detector).")
         reading = files.reading(keep=keep, detector=loaded, group_column=group_column)
         sets = read_sets(id_path, ood_paths or None, train, held_out, **reading)

@@ -138,9 +138,10 @@ def bench(
     for table in benchmark_tables(done.lines, spec.paper_tables).values():
         print_result_table(table)
     say(
+        *done.left_out,
         f"Wrote {len(done.lines):,} results to {done.folder / RESULTS}, and tables in Markdown, "
-        f"LaTeX and CSV to {done.folder / 'tables'}.\n"
-        f"For figures, run: nescio report {done.folder} -o report.html"
+        f"LaTeX and CSV to {done.folder / 'tables'}.",
+        f"For figures, run: nescio report {done.folder} -o report.html",
     )
 
 
@@ -196,8 +197,7 @@ def tables(
     if results is None:
         shown = [paper_table(table) for table in wanted or paper_tables().values()]
     else:
-        folder = results.is_dir()
-        lines = list(BenchmarkRun.load(results).lines) if folder else read_lines(results)
+        lines = list(BenchmarkRun.load(results).lines) if results.is_dir() else read_lines(results)
         if not lines:
             raise ParameterError(f"{results} contains no results.")
         if wanted:

@@ -240,7 +240,7 @@ def _by_name(detector: Detector, data: Outputs | Arrays, names: Sequence[str]) -
             raise MissingInputError(
                 f"{detector.name} reads {name}, which these outputs do not have (they have "
                 f"{', '.join(data.names)}).",
-                _where_from(name),
+                where_from(name),
             )
         if name not in _NOT_MATRICES and not len(array):
             raise InputError("the outputs have no samples.")
@@ -249,7 +249,8 @@ def _by_name(detector: Detector, data: Outputs | Arrays, names: Sequence[str]) -
     return arrays
 
 
-def _where_from(name: str) -> str:
+def where_from(name: str) -> str:
+    """Say how outputs get an array."""
     if name.startswith(("odin_", "mahalanobis_")):
         return "nescio extract --tuned adds it."
     if name == "labels":
@@ -261,8 +262,8 @@ def _where_from(name: str) -> str:
         )
     if name in ("penultimate", "head"):
         return (
-            "nescio extract and nescio.wrap with features='penultimate' provide it if the model "
-            "ends in a linear layer."
+            "nescio extract and nescio.wrap with features='penultimate' provide the last layer and "
+            "its input, if this layer is linear."
         )
     return (
         f"Add it: Outputs(..., arrays={{{name!r}: ...}}). If it is a layer of the model, nescio "

@@ -105,7 +105,7 @@ class Verdicts:
                 'Data, pass batch_format="pandas" to map_batches.'
             )
         names = {str(name): name for name in batch.columns}
-        kept = names if self.keep is None else matching_names(self.keep, tuple(names), "keep")
+        kept = names if self.keep is None else matching_names(self.keep, tuple(names))
         added = {name: values for name, values in self._verdicts(batch).items() if name != "id"}
         taken = next((name for name in added if name in kept), None)
         if taken is not None:

@@ -148,7 +148,8 @@ def _write(demo: Demo, evidence: Sequence[Evidence], title: str, *, force: bool)
         for run in evidence
     ]
     context, origin = demo.sentences[:2], demo.sentences[2:3]
-    chosen = Chosen(demo.detector.text(defaults=False), demo.detector, context, origin)
+    files = {"files": {"detector": DETECTOR, "id": TEST}}
+    chosen = Chosen(demo.detector.text(defaults=False), demo.detector, context, origin, files)
     write_report(demo.folder / REPORT, lines, evidence, title=title, chosen=chosen, force=force)
     demo.detector.save(demo.folder / DETECTOR, force=force)
     evidence[0].id_outputs.save(demo.folder / TEST, force=force)

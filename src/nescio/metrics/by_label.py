@@ -127,8 +127,8 @@ class LabelRates(Result):
         )
 
     def rows(self) -> list[Rate]:
-        """Return what is shown: the frequencies, and the labels with most false alarms."""
-        return [*self.by_frequency, *self.labels[:_SHOWN_LABELS]]
+        """Return what is shown: the frequencies, and the labels with most false alarms, if any."""
+        return [*self.by_frequency, *(r for r in self.labels[:_SHOWN_LABELS] if r.n_flagged)]
 
     def _view(self) -> View:
         rates = self.rows()
@@ -142,11 +142,10 @@ class LabelRates(Result):
         if self.overall.fpr is not None:
             table[f"{self.fpr_name} ↓"] = [str(rate.fpr) for rate in rates]
         head = f"{self.overall.n_samples:,} samples, {self.overall.false_alarms} % flagged"
-        n_hidden = max(0, len(self.labels) - _SHOWN_LABELS)
         return View(
             f"{head}; per cent by label [95 % interval]",
             table=table,
-            n_rows=len(rates) + n_hidden,
+            n_rows=len(self.by_frequency) + len(self.labels),
             notes=[self.summary()],
         )
 

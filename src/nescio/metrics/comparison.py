@@ -18,6 +18,7 @@ from nescio._validation import checked_share, checked_whole
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
 from nescio.detectors.combined import AUTO_DETECTOR, default_detector
+from nescio.detectors.inputs import where_from
 from nescio.detectors.registry import DETECTORS, as_detector
 from nescio.errors import (
     LabelMismatchError,
@@ -634,7 +635,7 @@ def obstacle(detector: Detector, sets: Sets) -> str | None:
             return _NOT_GIVEN[name]
         for array in arrays:
             if outputs.get(array) is None:
-                return f"it {verb} {array}, but {name} has none."
+                return f"it {verb} {array}, but {name} has none. {where_from(array)}"
         if not detector.accepts_masked and np.isneginf(outputs.logits).any():
             return f"it does not accept masked labels (-inf), but {name} has some."
     return None

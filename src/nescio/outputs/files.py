@@ -194,13 +194,13 @@ class OutputsStream:
     def _read_arrays(self, files: Files, columns: Columns, verify: bool) -> Outputs:
         if columns.id_column or len(columns.ignore) or len(columns.keep) or columns.sep:
             raise InputError(
-                "id_column, ignore, keep and sep (--id-column, --ignore, --keep, --sep) are for "
-                f"tables: {', '.join(TABLES)} files."
+                "id_column, ignore, keep and sep (--id-column, --ignore, --keep or --text-column, "
+                f"--sep) are for tables: {', '.join(TABLES)} files."
             )
         whole = self.outputs(read_arrays(files, verify=verify))
         if columns.group_column is not None:
             kept = dict(whole.kept)
-            (name,) = matching_names([columns.group_column], list(kept), "group_column")
+            (name,) = matching_names([columns.group_column], list(kept))
             kept[GROUP] = kept[name]
             whole = replace(whole, kept=kept)
         if columns.labels is None:

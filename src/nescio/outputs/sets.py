@@ -9,7 +9,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nescio._io.files import same_file
+import numpy as np
+
 from nescio._io.tables import Columns
 from nescio.errors import ParameterError, error_context
 from nescio.outputs.files import MAX_ROWS, is_path, read_outputs
@@ -46,18 +47,6 @@ def read_sets(
 ) -> Sets:
     """Return outputs from data of any kind, with the labels of the ID data; see `read_outputs`."""
     named = {} if ood_data is None else _named_sets(ood_data)
-    roles = [("ID data (--id)", id_data), ("training data (--train)", train)]
-    roles += [("held-out data (--held-out)", held_out)]
-    roles += [("OOD data (--ood)", data) for data in named.values()]
-    for (role, data), (other_role, other) in combinations(roles, 2):
-        paths = is_path(data) and is_path(other)
-        same = same_file(data, other) if paths else data is other and data is not None
-        if same and role != other_role:
-            what = other if paths else f"the same {type(data).__name__}"
-            raise ParameterError(
-                f"{what} is given as {role} and as {other_role}. Detectors would be tested on data "
-                "that they know: pass other samples."
-            )
 
     def read(data: Any, name: str, columns: Columns, first: Outputs | None = None) -> Outputs:
         with nullcontext() if is_path(data) else error_context(name):
@@ -72,7 +61,16 @@ def read_sets(
         None if data is None else read(data, f"the {name} data", unkept, id_outputs)
         for name, data in (("training", train), ("held-out", held_out))
     )
-    return Sets(id_outputs, ood, *learned)
+    sets = Sets(id_outputs, ood, *learned)
+    known = {"ID data": sets.id, "training data": sets.train, "held-out data": sets.held_out}
+    every = known | {f"OOD data {name!r}": outputs for name, outputs in ood.items()}
+    for (role, a), (other, b) in combinations(every.items(), 2):  # two OOD sets may be equal
+        if role in known and a and b and np.array_equal(a.logits, b.logits, equal_nan=True):
+            raise ParameterError(
+                f"the {role} and the {other} have the same rows. Detectors would be tested on "
+                "data that they know: pass other samples."
+            )
+    return sets
 
 
 def _named_sets(ood_data: Any) -> dict[str, Any]:

@@ -421,3 +421,7 @@ def test_damaged_images_are_named_by_the_command(nescio, own_data, spec_text, tm
     code, out, err = nescio(*command, "--skip-bad", "--json")
     assert code == 0, err
     assert json.loads(out)[-1]["n_ood"] == 41
+    code, out, _ = nescio(*command, "--skip-bad")
+    [said] = [line for line in out.splitlines() if line.startswith("left out")]
+    files = ", ".join(f"noise/0000{number}.png" for number in range(5))
+    assert said == f"left out 7 of 48 images of digits-noise in {scenes}: {files} and 2 more"

@@ -37,7 +37,8 @@ def test_cases_are_those_judged_differently_furthest_apart_first(evidence):
 def test_a_wrong_verdict_says_how(evidence):
     groups = case_groups(evidence, 0.95, USUAL_PAIR)
     said = [[verdict["right"] for verdict in group["cases"][0]["verdicts"]] for group in groups]
-    stones, pets = ["right", "missed"], ["right", "false alarm"]
+    right = "right\N{NO-BREAK SPACE}verdict"
+    stones, pets = [right, "missed"], [right, "false alarm"]
     assert said == [stones, stones[::-1], pets, pets[::-1]]
 
 

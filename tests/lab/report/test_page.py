@@ -11,10 +11,10 @@ import pytest
 from fixtures.reports import Page, build, result_line
 from nescio import scores
 from nescio._charts.svg import sheet
-from nescio.errors import FileError, InputError
-from nescio.lab.benchmark.results import Line
+from nescio.errors import FileError, InputError, ParameterError
+from nescio.lab.benchmark.results import Line, summarise
 from nescio.lab.report import build_report, write_report
-from nescio.lab.report.page import resource
+from nescio.lab.report.page import _standings, resource
 from nescio.metrics import auroc, evaluate
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
@@ -265,6 +265,21 @@ def test_summary_says_who_is_best_and_where_joint_energy_stands(fprs, said):
         for seed, fpr in enumerate(values)
     ]
     assert said in build(lines).text
+
+
+def test_equal_fprs_are_ranked_by_auroc():
+    def said(**fprs):
+        areas = {"knn": 0.8, "label_neighbours": 0.9}
+        lines = [result_line(name, 0.1, auroc=area) for name, area in areas.items()]
+        lines += [result_line(name, fpr, auroc=0.7) for name, fpr in fprs.items()]
+        spreads = summarise(lines)["pets", "stones"]
+        return _standings(lines, spreads, [], ("mine", "joint_energy"))
+
+    behind = said(mine=0.2, joint_energy=0.3)
+    assert [row["detector"] for row in behind["rows"]][:2] == ["label_neighbours", "knn"]
+    assert [row["cells"][0]["best"] for row in behind["rows"]] == [True, True, False, False]
+    assert behind["sentence"].endswith("In hindsight, label_neighbours is the best, with 10.00 %.")
+    assert "hindsight" not in said(mine=0.1, joint_energy=0.3)["sentence"]  # it is 1st too
 
 
 def test_one_seed_gives_the_interval(make_evidence, make_lines):

@@ -128,6 +128,7 @@ def test_the_most_suspicious_inputs_come_with_their_reasons(own):
     changed = replace(evidence, id_outputs=replace(evidence.id_outputs, logits=wild))
     first = describe_verdicts(chosen, changed)["suspicious"][0]
     assert first["name"] == "folder/7.jpg"
+    assert first["verdicts"][0]["strange"] == "as strange as 1 in 200 or rarer"
     assert (
         "values out of their usual range. Out of the usual range: label-2 = 900" in first["why"][0]
     )
@@ -220,6 +221,10 @@ def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):
         f"{name}, group {group}" for name, group in zip(new.ids[lowest], named[:6], strict=False)
     ]
     assert said["scores"] == ""  # they differ in scale
+    sizes = {"tiny": 100, "large": 800}  # the p-value cannot be lower than 1 / (size + 1)
+    rarest = [row["p_value"] == 1 / (1 + sizes.get(row["group"], 900)) for row in said["flagged"]]
+    assert [row["strange"].endswith(" or rarer") for row in said["flagged"]] == rarest
+    assert {*rarest} == {True, False}
 
 
 def test_reasons_are_words_first(make_outputs):
@@ -332,7 +337,7 @@ def test_the_first_inputs_of_each_set_are_shown_with_their_verdicts(make_evidenc
         assert [verdict["inside"] for verdict in verdicts] == inside[:3].tolist()
         wrong = "possibly a false alarm" if shown["is_id"] else "missed"
         right = inside if shown["is_id"] else ~inside
-        said = ["right" if each else wrong for each in right[:3]]
+        said = ["right\N{NO-BREAK SPACE}verdict" if each else wrong for each in right[:3]]
         assert [verdict["right"] for verdict in verdicts] == said
         for case, logits in zip(shown["cases"], outputs.logits, strict=False):
             labels = [f"label-{label}" for label in range(7) if logits[label] > 0]

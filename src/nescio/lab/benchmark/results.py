@@ -241,6 +241,7 @@ class BenchmarkRun:
 
     folder: Path
     lines: tuple[Line, ...]  # by set, then by seed
+    left_out: tuple[str, ...] = ()  # sentences on images that could not be used
 
     @classmethod
     def load(cls, folder: str | Path) -> BenchmarkRun:

@@ -40,6 +40,7 @@ from nescio.errors import (
     ImplausibleValuesWarning,
     NescioError,
     counted,
+    listed,
     warn,
 )
 from nescio.lab.benchmark.estimate import estimate
@@ -141,7 +142,7 @@ def run_benchmark(
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
         if not spec.limit:
             table.write(folder / "tables", name)
-    return BenchmarkRun(folder, tuple(lines))
+    return BenchmarkRun(folder, tuple(lines), _left_out(pipelines))
 
 
 def _all_lines(pipelines: Sequence[Pipeline], folder: Path) -> list[Line]:
@@ -607,6 +608,18 @@ def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[L
         )
         for data in sets
     ]
+
+
+def _left_out(pipelines: Sequence[Pipeline]) -> tuple[str, ...]:
+    """Say of each split, which several networks may share, which images were left out."""
+    lines = (
+        f"left out {len(split.skipped):,} of {len(split) + len(split.skipped):,} images of "
+        f"{split.title} in {split.root}: {listed([b.file for b in split.skipped], quoted=False)}"
+        for pipeline in pipelines
+        for split in pipeline.data.splits()
+        if split.skipped
+    )
+    return tuple(dict.fromkeys(lines))
 
 
 def _files_key(split: Split) -> str:

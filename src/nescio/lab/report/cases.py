@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nescio._charts.svg import BarRow, BarRows, Markup, Values, short
+from nescio.detectors.verdicts import Verdict
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.lab.benchmark.results import Evidence
 from nescio.lab.report.figures import (
@@ -84,7 +85,7 @@ def _disagreements(
         for row in rows[np.argsort(-apart[rows], kind="stable")[:_CASES]].tolist():
             case = input_case(evidence, set_name, outputs, row, medians)
             case["verdicts"] = [
-                input_verdict(name, own[row], ranks[name][row], bool(inside[name][row]), is_id)
+                input_verdict(name, Verdict(own[row], ranks[name][row], inside[name][row]), is_id)
                 for name, own in values.items()
             ]
             cases.append(case)
@@ -155,12 +156,14 @@ def _shown_text(outputs: Outputs, row: int) -> dict[str, str] | None:
 
 
 def input_verdict(
-    detector: str, score: float, p_value: float, inside: bool, is_id: bool | None
+    detector: str, verdict: Verdict, is_id: bool | None, lowest: float = 0.0
 ) -> dict[str, Any]:
-    """Return what a detector says about one input, and whether this is right, if it is known."""
+    """Return a verdict in words, and whether it is right; no p-value is below `lowest`."""
+    score, p_value, inside = verdict
     wrong, strange = "false alarm" if is_id else "missed", "stranger than all"
+    right = "right\N{NO-BREAK SPACE}verdict" if inside == is_id else wrong
     if p_value > 0:
-        strange = f"as strange as {strangeness(p_value)}"
+        strange = f"as strange as {strangeness(p_value, lowest)}"
     if p_value >= 0.1:
         strange = f"{strangeness(p_value)} are as strange"
     return {
@@ -168,15 +171,15 @@ def input_verdict(
         "strange": strange,
         "score": short(score),
         "inside": inside,
-        "right": "" if is_id is None else "right" if inside == is_id else wrong,
+        "right": "" if is_id is None else right,
     }
 
 
-def strangeness(p_value: float) -> str:
-    """Return a p-value in words: how many ordinary inputs are as strange."""
+def strangeness(p_value: float, lowest: float = 0.0) -> str:
+    """Return a p-value in words: how many ordinary inputs are as strange, or at most how many."""
     if p_value >= 0.1:
         return f"{100 * p_value:.0f} in 100"
-    return f"1 in {float(f'{1 / p_value:.2g}'):,.0f}"
+    return f"1 in {float(f'{1 / p_value:.2g}'):,.0f}{' or rarer' if p_value <= lowest else ''}"
 
 
 def _picture(root: Path, name: str) -> str:

@@ -95,11 +95,8 @@ def from_outputs(
     def with_texts(outputs: Outputs, set_name: str) -> Outputs:
         if text_column is None:
             return outputs
-        if text_column not in outputs.kept:  # only of a table is it checked before
-            raise InputError(
-                f"{set_name} has no column {text_column!r} (--text-column). Pass a table that has "
-                "it (.csv, .parquet or .arrow), or leave out --text-column."
-            )
+        if text_column not in outputs.kept:  # it is a pattern
+            raise InputError(f"{set_name} has no column {text_column!r} (--text-column).")
         return replace(outputs, kept={**outputs.kept, TEXT: outputs.kept[text_column]})
 
     id_outputs = with_texts(sets.id, "the ID data")
@@ -306,7 +303,7 @@ def _standings(
 ) -> dict[str, Any]:
     """Return the standings from the lines of one pair of sets, and their summary.
 
-    `curves` are the detectors of the ROC figure. The rows have the lowest FPR first.
+    `curves` are the detectors of the ROC figure. The lowest FPR comes first, then the best AUROC.
     """
     ood = lines[0].ood
     seeds = sorted({line.seed for line in lines if line.evaluation is not None})
@@ -316,7 +313,7 @@ def _standings(
         if line.evaluation is not None and line.seed == seeds[0]
     }
     fpr_name = next((evaluation.fpr_name for evaluation in first.values()), "FPR95")
-    ranked = sorted(spreads, key=lambda name: spreads[name]["fpr"].mean)
+    ranked = sorted(spreads, key=lambda n: (spreads[n]["fpr"].printed, -spreads[n]["auroc"].mean))
     fprs = {name: spreads[name]["fpr"] for name in ranked}
     say = _ranking_sentence if pair == USUAL_PAIR else _places_sentence
     sentence = f"On {lines[0].id} against {ood}, {say(fprs, fpr_name, pair)}"
@@ -370,7 +367,8 @@ def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> s
     """Say where the chosen detector stands, then the one it is compared with, then the best."""
     places = [f"{name} lets {fprs[name]} % through (place {_place(fprs, name)})" for name in pair]
     best = next(iter(fprs))
-    hindsight = "" if best in pair else f" In hindsight, {best} is the best, with {fprs[best]} %."
+    leads = any(fprs[name].printed == fprs[best].printed for name in pair)
+    hindsight = "" if leads else f" In hindsight, {best} is the best, with {fprs[best]} %."
     return f"{', '.join(places)} of {len(fprs)} detectors ({fpr_name}).{hindsight}"
 
 

@@ -208,7 +208,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     shared = main.pop() if len(main) == 1 and n_listed > 1 else ""
     doubt = "" if promise.change() else "possibly a false alarm"
     suspicious = [
-        _case(evidence, evidence.id_name, verdicts, row, doubt)
+        _case(chosen, evidence, evidence.id_name, verdicts, row, doubt)
         | {"why": [why.text(shared) for why in whys]}
         for row, whys in zip(lowest[:_SUSPICIOUS], reasons, strict=False)
     ]
@@ -216,7 +216,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         {
             "name": input_name(outputs, row),
             "p_value": verdicts.p_values[row],
-            "strange": strangeness(verdicts.p_values[row]),
+            "strange": strangeness(verdicts.p_values[row], _lowest(detector, verdicts, row)),
             "group": _group(verdicts, outputs, row),
             "reason": whys[0].words if whys else "",
         }
@@ -251,13 +251,13 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
 
 
 def _command(manifest: Mapping[str, Any]) -> str:
-    """Return the command that writes the verdicts; without a detector, the one that saves it."""
+    """Return the command that writes the verdicts, or saves their detector; empty if not known."""
     files = {kind: shlex.quote(str(path)) for kind, path in manifest.get("files", {}).items()}
     train = f"--train {files['train']}" if "train" in files else ""
     words = ["nescio calibrate", files.get("held_out", "HELD_OUT"), train, "-o detector.nescio"]
     if "detector" in files:
         words = ["nescio score", files["detector"], files["id"], "-o verdicts.csv"]
-    return " ".join(filter(None, [*words, manifest.get("options")]))
+    return " ".join(filter(None, [*words, manifest.get("options")])) if files else ""
 
 
 def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
@@ -302,8 +302,14 @@ def _group(verdicts: Assessment, outputs: Outputs, row: int) -> str:
     return f"{outputs.kept[GROUP][row] or '(no name)'}{' (not calibrated)' if unknown else ''}"
 
 
+def _lowest(detector: Detector, verdicts: Assessment, row: int) -> float:
+    """Return the lowest p-value that an input can have, which depends on its group."""
+    groups = None if verdicts.groups is None else verdicts.groups[[row]]
+    return float(detector.calibration_.p_values(np.array([-np.inf]), groups)[0])
+
+
 def _case(
-    evidence: Evidence, set_name: str, verdicts: Assessment, row: int, doubt: str
+    chosen: Chosen, evidence: Evidence, set_name: str, verdicts: Assessment, row: int, doubt: str
 ) -> dict[str, Any]:
     """Return one input with its verdict; if there are OOD sets, with whether this is right.
 
@@ -317,9 +323,9 @@ def _case(
         case["name"] += f", group {group}"
     case["predicted"] = ", ".join(names[label] for label in predicted) or "nothing"
     is_id = outputs is evidence.id_outputs if evidence.ood_outputs else None
-    verdict = input_verdict("", *verdicts[row], is_id)
-    if is_id:
-        verdict["right"] = ("right" if doubt else "") if verdict["inside"] else doubt
+    verdict = input_verdict("", verdicts[row], is_id, _lowest(chosen.detector, verdicts, row))
+    if is_id and not (doubt and verdict["inside"]):
+        verdict["right"] = doubt
     case["verdicts"] = [verdict]
     return case
 
@@ -330,7 +336,7 @@ def _first_inputs(chosen: Chosen, evidence: Evidence, doubt: str) -> list[dict[s
     for name, outputs in {evidence.id_name: evidence.id_outputs, **evidence.ood_outputs}.items():
         verdicts = chosen.assess(outputs)
         rows = range(min(_FIRST_INPUTS, len(outputs)))
-        cases = [_case(evidence, name, verdicts, row, doubt) for row in rows]
+        cases = [_case(chosen, evidence, name, verdicts, row, doubt) for row in rows]
         through = _percent(verdicts.in_distribution.mean())
         sets.append(
             {
