@@ -11,7 +11,7 @@ import pytest
 from fixtures.reports import Page, build, result_line
 from nescio import scores
 from nescio._charts.svg import sheet
-from nescio.errors import FileError, InputError, ParameterError
+from nescio.errors import FileError, InputError
 from nescio.lab.benchmark.results import Line, summarise
 from nescio.lab.report import build_report, write_report
 from nescio.lab.report.page import _standings, resource
