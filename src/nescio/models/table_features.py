@@ -225,7 +225,7 @@ def shown_numbers(units: dict[str, Any], ranges: RangesExplanation) -> dict[str,
     }
 
 
-def in_units(units: dict[str, Any], features: Floats) -> Floats:
+def in_units(units: dict[str, Any], features: NDArray[np.floating[Any]]) -> Floats:
     """Return the numbers of a table from their features, in the units of the table."""
     mean, scale, bends = (np.array(units[name]) for name in ("mean", "scale", "bends"))
     bent = mean + scale * features[:, : len(mean)]
