@@ -82,10 +82,8 @@ class OnnxRunner(Runner):
         self.tensors = [self._tensor(layer) for layer in self.layers]
         graph = self._graph if self.layers else None
         self._last_layer = None if graph is None else graph.last_linear(str(self.output))
-        if self.inner_tensors:
-            assert self._graph is not None
-            content = self._graph.with_outputs(self.inner_tensors)
-            self.session = open_session(content, self.device)
+        if graph is not None and self.inner_tensors:
+            self.session = open_session(graph.with_outputs(self.inner_tensors), self.device)
         self.__dict__.pop("_graph", None)  # its weights take as much memory as those of the session
 
     @property
@@ -396,11 +394,12 @@ class Linear(NamedTuple):
 
 
 class OnnxGraph:
-    """The graph of a file, in memory."""
+    """The graph of a file, in memory; weights in a file of their own are read when needed."""
 
     def __init__(self, path: Path) -> None:
         self._onnx = require("onnx", "onnx")
-        self.proto = self._onnx.load(path)  # onnxruntime has read it before
+        self._folder = str(path.parent)
+        self.proto = self._onnx.load(path, load_external_data=False)
         graph = self.proto.graph
         self._made_by = {name: node for node in graph.node for name in node.output if name}
         self._constants = {value.name: value for value in graph.initializer}
@@ -440,6 +439,7 @@ class OnnxGraph:
 
     def with_outputs(self, tensors: Iterable[str]) -> bytes:
         """Return the content of a file in which these tensors are outputs too."""
+        self._onnx.load_external_data_for_model(self.proto, self._folder)
         for name in dict.fromkeys(tensors):
             self.proto.graph.output.append(self._onnx.ValueInfoProto(name=name))
         try:
@@ -471,7 +471,8 @@ class OnnxGraph:
         node = self._made_by.get(name)
         if tensor is None and node is not None and node.op_type == "Constant":
             tensor = next((entry.t for entry in node.attribute if entry.name == "value"), None)
-        return None if tensor is None else np.asarray(self._onnx.numpy_helper.to_array(tensor))
+        read = self._onnx.numpy_helper.to_array
+        return None if tensor is None else np.asarray(read(tensor, self._folder))
 
     def _linear(self, node: Any) -> Linear | None:
         bias = None

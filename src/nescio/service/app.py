@@ -382,10 +382,9 @@ class App:
             query = msgspec.convert(request.query(), route.query, strict=False)
         except msgspec.ValidationError as error:
             names = ", ".join(route.query.__struct_fields__) or "none"
-            reason = str(error).replace("`bool`", "true or false")
-            raise HTTPException(
-                422, f"the query of the address is wrong: {reason}. Its parameters: {names}."
-            ) from error
+            fault = str(error).replace("`bool`", "true or false")
+            detail = f"the query of the address is wrong: {fault}. Its parameters: {names}."
+            raise HTTPException(422, detail) from error
         answer: Answer = await route.respond(self.service, request, query)
         return answer
 
