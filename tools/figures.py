@@ -26,8 +26,7 @@ from urllib.request import Request, urlopen
 from PIL import Image
 
 from nescio.detectors import JointEnergy, load
-from nescio.lab.report import draw_monitor
-from nescio.monitor import Monitor
+from nescio.monitor import Monitor, draw_monitor
 from nescio.outputs import Outputs
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -228,7 +228,7 @@ def shown_numbers(units: dict[str, Any], ranges: RangesExplanation) -> dict[str,
 def in_units(units: dict[str, Any], features: NDArray[np.floating[Any]]) -> Floats:
     """Return the numbers of a table from their features, in the units of the table."""
     mean, scale, bends = (np.array(units[name]) for name in ("mean", "scale", "bends"))
-    bent = mean + scale * features[:, : len(mean)]
+    bent: Floats = mean + scale * features[:, : len(mean)]
     with np.errstate(all="ignore"):  # of columns that have no bend
         numbers = bends * (np.exp(np.maximum(bent, 0)) + np.minimum(bent, 0))
     return np.where(bends > 0, numbers, bent)
