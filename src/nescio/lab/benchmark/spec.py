@@ -148,9 +148,9 @@ class BenchmarkSpec:
         return placed
 
     def rehearsed(self, limit: int, epochs: int) -> BenchmarkSpec:
-        """Return a copy that runs everything on `limit` random images of each split."""
+        """Return a copy that runs all on `limit` random images of each split, with one seed."""
         train = self.train.updated({"training": {"epochs": epochs}})
-        return replace(self, limit=limit, train=train)
+        return replace(self, limit=limit, train=train, seeds=self.seeds[:1])
 
     def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
         """Return a copy with some of the sets and seeds; an empty list keeps all of them."""
