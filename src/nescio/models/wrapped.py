@@ -500,10 +500,10 @@ class Wrapped:
         shuffled, mirrored, noise. A pandas frame: one column in another unit, numbers shifted, 0,
         shuffled, noise or missing, new words. Images, of four dimensions: black, white, grey,
         inverted, of the wrong scale, shuffled, noise. Texts: empty, random letters, one word,
-        shuffled. The model runs on each. A fault with which it raises an error counts as seen. Of a DataLoader, the
-        first batch is used. Other inputs, such as tokens or batches, cannot be changed, and some
-        models do not run on a few inputs: the faults are then made in the outputs, as the
-        detector's own `self_check` does.
+        shuffled. The model runs on each. A fault with which it raises an error counts as seen. Of a
+        DataLoader, the first batch is used. Other inputs, such as tokens or batches, cannot be
+        changed, and some models do not run on a few inputs: the faults are then made in the
+        outputs, as the detector's own `self_check` does.
 
         Parameters
         ----------
