@@ -15,13 +15,7 @@ from nescio._charts.svg import BarRow, BarRows, Markup, Values, short
 from nescio.detectors.verdicts import Verdict
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.lab.benchmark.results import Evidence
-from nescio.lab.report.figures import (
-    Pair,
-    find_threshold,
-    label_energies,
-    label_names,
-    scores_of,
-)
+from nescio.lab.report.figures import Pair, find_threshold, label_energies, label_names, scores_of
 from nescio.metrics.comparison import Scored
 from nescio.models.images import IMAGE_SUFFIXES, read_image
 from nescio.outputs import Outputs

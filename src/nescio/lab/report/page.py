@@ -130,11 +130,7 @@ def resource(name: str) -> str:
 
 
 def build_report(
-    lines: Sequence[Line],
-    evidence: Sequence[Evidence],
-    *,
-    title: str,
-    chosen: Chosen | None = None,
+    lines: Sequence[Line], evidence: Sequence[Evidence], *, title: str, chosen: Chosen | None = None
 ) -> str:
     """Return the report as HTML.
 
