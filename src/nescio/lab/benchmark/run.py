@@ -22,7 +22,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,6 @@ def unwatched(_stage: str, _total: int) -> AbstractContextManager[Advance]:
     return nullcontext(lambda steps: None)
 
 
-_BEST = "best.json"
 _KEY_LENGTH = 16
 _NAMED = 5  # damaged images in an error
 
@@ -374,7 +373,7 @@ class Pipeline:
             "weights": content_hash(weights) if weights.is_file() else None,
             "version": TRAINING_VERSION,
         }
-        return self.cache / "networks" / _key(facts) / _BEST
+        return self.cache / "networks" / _key(facts) / "best.json"
 
     def _train(self, best: Path) -> None:
         n_images = self.settings.training.epochs * len(self.data.train)
@@ -599,11 +598,9 @@ def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[L
         )
     clean = {split: split.without(damaged[split]) for split in splits}
     return [
-        replace(
-            data,
-            train=clean[data.train],
-            val=clean[data.val],
-            test=clean[data.test],
+        LoadedSet(
+            data.source,
+            *(clean[split] for split in (data.train, data.val, data.test)),
             ood={name: clean[split] for name, split in data.ood.items()},
         )
         for data in sets

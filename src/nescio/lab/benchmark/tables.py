@@ -207,16 +207,10 @@ def network_table(lines: Sequence[Line]) -> Table:
         )
     of_paper = any(record[_PAPER_MAP] for record in records)
     titles = [title for title in records[0] if of_paper or title != _PAPER_MAP]
-    return Table(
-        title="Networks",
-        columns=tuple(
-            Column(title, title not in ("ID set", "network", "hash")) for title in titles
-        ),
-        rows=tuple(
-            tuple(_network_cell(title, record[title]) for title in titles) for record in records
-        ),
-        notes=(*_protocol_note(lines), *((_MAP_NOTE,) if of_paper else ())),
-    )
+    heads = (Column(title, title not in ("ID set", "network", "hash")) for title in titles)
+    rows = (tuple(_network_cell(title, record[title]) for title in titles) for record in records)
+    notes = (*_protocol_note(lines), *((_MAP_NOTE,) if of_paper else ()))
+    return Table("Networks", tuple(heads), tuple(rows), notes)
 
 
 def _network_cell(title: str, value: Any) -> TableCell:
@@ -248,13 +242,10 @@ def result_tables(lines: Sequence[Line]) -> list[Table]:
             (measure, {name: by[measure] for name, by in summary.items()}) for measure in MEASURES
         ]
         fprs = {name: by["fpr"] for name, by in summary.items()}
-        table = Table(
-            title=" against ".join(pair),
-            columns=(Column("detector", number=False), *(Column(_TITLES[m]) for m in MEASURES)),
-            rows=_detector_rows(sorted(fprs, key=lambda name: fprs[name].mean), columns),
-            notes=(*_seeds_note(fprs.values()), *_protocol_note(ours), *_skipped_notes(ours)),
-        )
-        tables.append(table)
+        heads = (Column("detector", number=False), *(Column(_TITLES[m]) for m in MEASURES))
+        rows = _detector_rows(sorted(fprs, key=lambda name: fprs[name].mean), columns)
+        notes = (*_seeds_note(fprs.values()), *_protocol_note(ours), *_skipped_notes(ours))
+        tables.append(Table(" against ".join(pair), heads, rows, notes))
     return tables
 
 

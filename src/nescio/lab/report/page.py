@@ -205,12 +205,10 @@ def _tpr(lines: Sequence[Line]) -> float:
 
 def _manifests(lines: Sequence[Line]) -> dict[tuple[str, int], dict[str, str]]:
     """Return what the results of each ID set and seed were made from."""
-    first: dict[tuple[str, int], Line] = {}
-    for line in lines:
-        first.setdefault((line.id, line.seed), line)
+    runs = {(line.id, line.seed): line for line in lines}  # all lines of a run have the same
     return {
         run: {"benchmark": line.spec, **dict(_flat(line.manifest, ""))}
-        for run, line in first.items()
+        for run, line in runs.items()
     }
 
 
@@ -302,22 +300,17 @@ def _standings(
     `curves` are the detectors of the ROC figure. The lowest FPR comes first, then the best AUROC.
     """
     ood = lines[0].ood
-    seeds = sorted({line.seed for line in lines if line.evaluation is not None})
-    first = {
-        line.detector: line.evaluation
-        for line in lines
-        if line.evaluation is not None and line.seed == seeds[0]
-    }
+    ran = [(line.detector, line.seed, line.evaluation) for line in lines if line.evaluation]
+    seeds = sorted({seed for _, seed, _ in ran})
+    first = {name: evaluation for name, seed, evaluation in ran if seed == seeds[0]}
     fpr_name = next((evaluation.fpr_name for evaluation in first.values()), "FPR95")
     ranked = sorted(spreads, key=lambda n: (spreads[n]["fpr"].printed, -spreads[n]["auroc"].mean))
     fprs = {name: spreads[name]["fpr"] for name in ranked}
     say = _ranking_sentence if pair == USUAL_PAIR else _places_sentence
     sentence = f"On {lines[0].id} against {ood}, {say(fprs, fpr_name, pair)}"
-    evaluations = {
-        name: [line.evaluation for line in lines if line.detector == name and line.evaluation]
-        for name in ranked
-    }
-    chance, is_alarming = chance_note(evaluations)
+    chance, is_alarming = chance_note(
+        {name: [own for detector, _, own in ran if detector == name] for name in ranked}
+    )
     return {
         # No line break between a number and its deviation.
         "sentence": sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"),
