@@ -22,7 +22,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ from nescio.lab.extraction import (
 from nescio.lab.networks.network import OWN, Checkpoint, CheckpointRunner, load_checkpoint
 from nescio.lab.perturbation import TUNING_VERSION, Tuning, tune
 from nescio.lab.settings import TrainSettings
-from nescio.lab.training import TRAINING_VERSION, initial_network, train
+from nescio.lab.training import TRAINING_VERSION, initial_checkpoint, train
 from nescio.metrics import mean_average_precision
 from nescio.metrics.comparison import compare_outputs
 from nescio.models.base import POOLED, layer_names
@@ -546,7 +546,7 @@ def make_pipelines(
             pipeline.network()  # raises if its file cannot be read
         elif not pipeline.best_file().exists():
             with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
-                initial_network(pipeline.settings, len(pipeline.data.train.label_names or ()))
+                initial_checkpoint(pipeline.settings, pipeline.data.train.label_names or ())
     return pipelines
 
 
@@ -598,9 +598,11 @@ def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[L
         )
     clean = {split: split.without(damaged[split]) for split in splits}
     return [
-        LoadedSet(
-            data.source,
-            *(clean[split] for split in (data.train, data.val, data.test)),
+        replace(
+            data,
+            train=clean[data.train],
+            val=clean[data.val],
+            test=clean[data.test],
             ood={name: clean[split] for name, split in data.ood.items()},
         )
         for data in sets
