@@ -358,21 +358,17 @@ def tune(
                 for point, values in columns.items():
                     scores_of[point].append(values)
                 on_images(len(pixels))
-    grid = tuple(
-        Setting(
-            *point,
-            fpr_at_tpr(np.concatenate(values), np.concatenate(ood_scores[point])),
-            settings.direction(*point[:2]),
-        )
-        for point, values in id_scores.items()
-    )
+    grid = []
+    for point, values in id_scores.items():
+        fpr = fpr_at_tpr(np.concatenate(values), np.concatenate(ood_scores[point]))
+        grid.append(Setting(*point, fpr, settings.direction(*point[:2])))
     data = {
         **chosen.facts(),
         "seed": seed,
         "synthetic": list(settings.synthetic),
         "runtime": choice.runtime,
     }
-    return Tuning(model_hash, features, grid, data)
+    return Tuning(model_hash, features, tuple(grid), data)
 
 
 Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temperature
