@@ -62,9 +62,8 @@ def jigsaw(images: Images, _partners: Images, rng: np.random.Generator) -> Image
             order = rng.permutation(len(corners))
         for (to_y, to_x), source in zip(corners, order, strict=True):
             y, x = corners[source]
-            target[:, to_y : to_y + height, to_x : to_x + width] = image[
-                :, y : y + height, x : x + width
-            ]
+            patch = image[:, y : y + height, x : x + width]
+            target[:, to_y : to_y + height, to_x : to_x + width] = patch
     return shuffled
 
 

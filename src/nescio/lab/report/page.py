@@ -236,14 +236,14 @@ def _chapter(
     summary = summarise(lines)
     sections = []
     for number, ood in enumerate(dict.fromkeys(line.ood for line in lines)):
-        figures = None if first is None else _pair_figures(first, ood, tpr, pair)
+        run = first if first is not None and ood in first.ood_outputs else None
         own = [line for line in lines if line.ood == ood]
-        curves = [] if first is None or figures is None else list(first.scores)
+        curves = [] if run is None else list(run.scores)
         sections.append(
             {
                 "ood": ood,
                 "anchor": f"{anchor}-ood{number}",
-                "figures": figures,
+                "figures": run and _pair_figures(run, ood, tpr, pair),
                 "standings": _standings(own, summary.get((id_name, ood), {}), curves, pair),
             }
         )
@@ -257,10 +257,8 @@ def _chapter(
     }
 
 
-def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[str, Any] | None:
-    """Return the figures of one OOD set; None if the evidence lacks it."""
-    if ood not in evidence.ood_outputs:
-        return None
+def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[str, Any]:
+    """Return the figures of one OOD set."""
     css = set_style(list(evidence.ood_outputs).index(ood))
     return {
         "roc": roc_figure(evidence, ood, tpr, pair[0]),
