@@ -369,18 +369,12 @@ def _cells(name: str, spreads: Spreads, first: Evaluation | None) -> list[dict[s
     for measure in MEASURES:
         spread = spreads[name][measure]
         printed = [measures[measure].printed for measures in spreads.values()]
-        best = min(printed) if measure == "fpr" else max(printed)
+        best = spread.printed == (min if measure == "fpr" else max)(printed)
         interval = "" if first is None else first.estimates[measure].interval
         if first is not None and interval and spread.n > 1:  # with the value of the first seed
             interval = str(first.estimates[measure])
-        cells.append(
-            {
-                "value": spread.mean,
-                "text": str(spread),
-                "interval": interval,
-                "best": spread.printed == best,
-            }
-        )
+        cell = {"value": spread.mean, "text": str(spread), "interval": interval, "best": best}
+        cells.append(cell)
     return cells
 
 
