@@ -116,6 +116,7 @@ def train(
     # The state of the caller's random number generators is kept.
     with torch.random.fork_rng(devices=gpus):
         torch.manual_seed(settings.training.seed)
+        untrained = initial_checkpoint(settings, label_names)  # before the files are hashed
         facts = {
             "settings": settings.as_dict(),
             "train": train_split.facts(),
@@ -123,7 +124,7 @@ def train(
             "torch_version": torch.__version__,
             "nescio_version": __version__,
         }
-        checkpoint = initial_checkpoint(settings, label_names, facts)
+        checkpoint = replace(untrained, training=facts)
         runtimes = Runtimes(runtime)  # one copy of the backbone for both splits
 
         def examples(split: Split, augmentation: Augmentation | None) -> Examples:
@@ -155,9 +156,7 @@ def train(
         return Run(folder, tuple(trainer.history), trainer.best())
 
 
-def initial_checkpoint(
-    settings: TrainSettings, label_names: Sequence[str], training: Mapping[str, Any] | None = None
-) -> Checkpoint:
+def initial_checkpoint(settings: TrainSettings, label_names: Sequence[str]) -> Checkpoint:
     """Build the network as it is before the first epoch; raise if that is impossible."""
     model = settings.model
     architecture = Architecture(model.name, model.n_hidden, model.features)
@@ -165,8 +164,7 @@ def initial_checkpoint(
     network = architecture.build(len(label_names), weights)
     if model.freeze and not isinstance(network, Network):
         raise ParameterError(f"{model.name} has no separate head: leave out freeze.")
-    names = tuple(label_names)
-    return Checkpoint(network, architecture, names, settings.preprocessing, training or {})
+    return Checkpoint(network, architecture, tuple(label_names), settings.preprocessing)
 
 
 # --- epochs ---------------------------------------------------------------------------------------
