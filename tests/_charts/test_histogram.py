@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nescio._charts.histogram import Batch, Histogram, HistogramChart, roc, score_chart, share_kept
+from nescio._charts.histogram import Batch, Histogram, roc, score_chart, share_kept
 from nescio.metrics import auroc, fpr_at_tpr
 
 
@@ -38,12 +38,11 @@ def test_other_scores_widen_the_range_but_not_without_limit(rng):
 
 
 def test_few_scores_are_lines_and_many_an_outline(rng):
-    histogram = Histogram.of(rng.normal(size=500), [-1.5])
+    calibration = rng.normal(size=500)
 
     def drawn(n):
         scores = np.linspace(-2, 2, n)
-        batch = Batch(scores, scores < -1.5)
-        return HistogramChart(histogram, [-1.5], name="a chart", batch=batch).draw()
+        return score_chart(calibration, [-1.5], Batch(scores, scores < -1.5))
 
     assert drawn(5).count('class="line plain"') == 4
     assert drawn(5).count('class="line out"') == 1

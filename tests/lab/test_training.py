@@ -24,7 +24,7 @@ from nescio.lab.data import find_damaged, load_coco
 from nescio.lab.data.split import Reader
 from nescio.lab.extraction import extract
 from nescio.lab.networks.network import Architecture, Checkpoint, load_checkpoint
-from nescio.lab.training import Trainer, initial_network, train
+from nescio.lab.training import Trainer, initial_checkpoint, train
 from nescio.metrics import mean_average_precision
 
 
@@ -50,7 +50,7 @@ def files_of(folder):
 def fresh_network(settings):
     """The network as it was before the first epoch."""
     torch.manual_seed(0)
-    return initial_network(settings(), 3)
+    return initial_checkpoint(settings(), ("a", "b", "c")).network
 
 
 def test_a_network_learns_and_the_best_epoch_is_kept(fit, train_and_val):

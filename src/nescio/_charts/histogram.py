@@ -95,83 +95,59 @@ class Batch(NamedTuple):
     flagged: NDArray[np.bool_]
 
 
-class HistogramChart(Chart):
-    """A histogram of calibration scores, cut at the threshold, and the scores of a batch on it."""
-
-    def __init__(
-        self,
-        histogram: Histogram,
-        thresholds: Sequence[float],
-        *,
-        name: str,
-        batch: Batch | None = None,
-        x_label: str = "",
-    ) -> None:
-        self.histogram = histogram
-        self.shares = histogram.shares(histogram.scores)
-        many = batch is not None and len(batch.scores) > FEW
-        outline = histogram.shares(batch.scores) if batch is not None and many else np.zeros(1)
-        scale = histogram.scale
-        super().__init__(
-            scale,
-            Scale(0.0, 1.15 * max(float(self.shares.max()), float(outline.max()))),
-            name=name,
-            height=190,
-            x_label=x_label,
-            x_ticks=scale.ticks(4),
-            y_ticks=[],
-        )
-        self._bars(thresholds)
-        shown = histogram.scores if batch is None else batch.scores
-        for value in thresholds:
-            n_below = np.count_nonzero(~(shown >= value))
-            text = f"threshold {short(value)}, {n_below:,} below" if len(thresholds) == 1 else ""
-            self.rule(x=self._within(value), text=text)
-        if many:
-            self.line(*histogram.steps(outline), "plain")
-        elif batch is not None:
-            for score, is_out in zip(batch.scores.tolist(), batch.flagged.tolist(), strict=True):
-                x, top = self._within(score), 0.3 * self.y.high
-                self.line([x, x], [0.0, top], "out" if is_out else "plain", tip=short(score))
-        # Scores beyond the edges are counted in the outermost bars.
-        lower, higher = histogram.beyond(shown)
-        if lower:
-            self._note(4, 26, f"◀ {lower:,} off the axis", "start")
-        if higher:
-            self._note(self.width - 4, 26, f"{higher:,} off the axis ▶", "end")
-
-    def _within(self, value: float) -> float:
-        """Return a value, or the edge of the histogram if it lies beyond."""
-        return float(self.x.within(value))
-
-    def _bars(self, thresholds: Sequence[float]) -> None:
-        x, y = self.histogram.steps(self.shares)
-        if len(thresholds) != 1:
-            self.area(x, y, "in")
-            return
-        # The steps are cut at the threshold into the parts below and above it.
-        edge = self._within(thresholds[0])
-        number = np.searchsorted(self.histogram.edges, edge, "right") - 1
-        height = self.shares[np.clip(number, 0, len(self.shares) - 1)]
-        below, above = x < edge, x > edge
-        self.area([*x[below], edge], [*y[below], height], "out")
-        self.area([edge, *x[above]], [height, *y[above]], "in")
-
-
 def score_chart(scores: Values, thresholds: Sequence[float], batch: Batch | None = None) -> Markup:
-    """Draw calibration scores and their thresholds, and the scores of a batch on them."""
+    """Draw calibration scores, cut at the threshold, and the scores of a batch on them."""
     x_label = "score: calibration, cut at the threshold" if len(thresholds) == 1 else "score"
-    further = []
+    shown, further = scores, []
     if batch is not None:
         x_label = "score: calibration (filled), these samples (lines)"
-        further = [batch.scores]
-    return HistogramChart(
-        Histogram.of(scores, thresholds, further),
-        thresholds,
+        shown, further = batch.scores, [batch.scores]
+    histogram = Histogram.of(scores, thresholds, further)
+    many = batch is not None and len(shown) > FEW
+    shares, outline = histogram.shares(scores), histogram.shares(shown) if many else np.zeros(1)
+    chart = Chart(
+        histogram.scale,
+        Scale(0.0, 1.15 * max(float(shares.max()), float(outline.max()))),
         name="Histogram of the calibration scores, with the threshold",
-        batch=batch,
+        height=190,
         x_label=x_label,
-    ).draw()
+        x_ticks=histogram.scale.ticks(4),
+        y_ticks=[],
+    )
+    _draw_bars(chart, histogram, shares, thresholds)
+    for value in thresholds:
+        n_below = np.count_nonzero(~(shown >= value))
+        text = f"threshold {short(value)}, {n_below:,} below" if len(thresholds) == 1 else ""
+        chart.rule(x=float(chart.x.within(value)), text=text)
+    if many:
+        chart.line(*histogram.steps(outline), "plain")
+    elif batch is not None:
+        for score, is_out in zip(shown.tolist(), batch.flagged.tolist(), strict=True):
+            x, top = float(chart.x.within(score)), 0.3 * chart.y.high
+            chart.line([x, x], [0.0, top], "out" if is_out else "plain", tip=short(score))
+    # Scores beyond the edges are counted in the outermost bars.
+    lower, higher = histogram.beyond(shown)
+    if lower:
+        chart.note(4, 26, f"◀ {lower:,} off the axis", "start")
+    if higher:
+        chart.note(chart.width - 4, 26, f"{higher:,} off the axis ▶", "end")
+    return chart.draw()
+
+
+def _draw_bars(
+    chart: Chart, histogram: Histogram, shares: Values, thresholds: Sequence[float]
+) -> None:
+    x, y = histogram.steps(shares)
+    if len(thresholds) != 1:
+        chart.area(x, y, "in")
+        return
+    # The steps are cut at the threshold into the parts below and above it.
+    edge = float(chart.x.within(thresholds[0]))
+    number = np.searchsorted(histogram.edges, edge, "right") - 1
+    height = shares[np.clip(number, 0, len(shares) - 1)]
+    below, above = x < edge, x > edge
+    chart.area([*x[below], edge], [*y[below], height], "out")
+    chart.area([edge, *x[above]], [height, *y[above]], "in")
 
 
 # --- curves ---

@@ -261,14 +261,15 @@ class Chart:
             needed = _CHARACTER * len(text) + 5
             is_right = across > 0.66 * self.width or (across > needed > self.width - across)
             side, shift = ("end", -5) if is_right else ("start", 5)
-            self._note(across + shift, 11, text, side)
+            self.note(across + shift, 11, text, side)
         if y is not None:
             down = self.height - float(self.y.place(y, self.height))
             self.marks.append(f'<path class="rule" d="M0 {_px(down)}H{self.width}"/>')
             below = down + 13 < self.height
-            self._note(self.width - 4, down + 13 if below else down - 5, text, "end")
+            self.note(self.width - 4, down + 13 if below else down - 5, text, "end")
 
-    def _note(self, x: float, y: float, text: str, anchor: str) -> None:
+    def note(self, x: float, y: float, text: str, anchor: str) -> None:
+        """Write a text at a place in pixels; nothing if it is empty."""
         if text:
             self.notes.append(
                 f'<text class="note" x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}">'

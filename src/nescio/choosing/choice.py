@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
-from nescio._charts.results import Result, View, by_name
+from nescio._charts.results import Result, View
 from nescio._validation import checked_choice, checked_share, checked_whole
 from nescio.choosing.folds import Fold, Rows, checked_inputs, label_folds, make_fold
 from nescio.detectors import Detector, JointEnergy
@@ -213,18 +213,14 @@ class Choice(Result):
 
     def columns(self) -> dict[str, Any]:
         """Return one row per detector: detector, criterion, near, far and p_value (means)."""
-        return by_name(
-            [
-                {
-                    "detector": standing.name,
-                    "criterion": standing.mean,
-                    "near": fmean(standing.near),
-                    "far": fmean(standing.mean_far) if standing.far else None,
-                    "p_value": standing.p_value,
-                }
-                for standing in self.ranking
-            ]
-        )
+        ranking = self.ranking
+        return {
+            "detector": [standing.name for standing in ranking],
+            "criterion": [standing.mean for standing in ranking],
+            "near": [fmean(standing.near) for standing in ranking],
+            "far": [fmean(standing.mean_far) if standing.far else None for standing in ranking],
+            "p_value": [standing.p_value for standing in ranking],
+        }
 
     def __str__(self) -> str:
         return self.summary()
@@ -378,19 +374,10 @@ def choose(
     for name in (JointEnergy.name, *able):
         by_set = {kind: tuple(fold[name][kind] for fold in measured) for kind in measured[0][name]}
         standings[name] = Standing(name, by_set.pop(_NEAR), by_set)
-    baseline = standings[JointEnergy.name]
+    baseline = with_criterion(standings[JointEnergy.name], standings[JointEnergy.name])
     ranking = ordered([with_criterion(standings[name], baseline) for name in able])
-    return Choice(
-        ranking[0].name,
-        ranking,
-        with_criterion(baseline, baseline),
-        skipped,
-        tuple(facts),
-        refit,
-        tpr,
-        seed,
-        able,
-    )
+    pick = ranking[0].name
+    return Choice(pick, ranking, baseline, skipped, tuple(facts), refit, tpr, seed, able)
 
 
 def _named(
@@ -472,13 +459,8 @@ def _facts(held_out: Outputs, rows: Rows, fold: Fold | None) -> FoldFacts:
         precisions = tuple(
             mean_average_precision(own.labels, logits) for logits in (fold.id.logits, own.logits)
         )
-    return FoldFacts(
-        tuple(str(label) if names is None else names[label] for label in left_out),
-        len(rows.id),
-        rows.n_near,
-        rows.usable,
-        *precisions,
-    )
+    named = tuple(str(label) if names is None else names[label] for label in left_out)
+    return FoldFacts(named, len(rows.id), rows.n_near, rows.usable, *precisions)
 
 
 def with_criterion(standing: Standing, baseline: Standing) -> Standing:

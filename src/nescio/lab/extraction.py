@@ -166,7 +166,7 @@ def extract(
             with memory_advice(f"Take a batch size (--batch-size) of less than {batch_size}."):
                 part_key = {**key, "runtime": choice.runtime}
                 n_computed = parts.complete(part_key, read, run, on_images)
-            _save(path, parts, runner, split, {**manifest, **choice.facts()}, force=force)
+            _save(parts, runner, split, {**manifest, **choice.facts()}, force=force)
         # Of a finished result, only a crash may have left them.
         shutil.rmtree(parts.folder, ignore_errors=True)
     seconds = time.perf_counter() - started
@@ -246,13 +246,7 @@ def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 
 def _save(
-    path: Path,
-    parts: PartFiles,
-    runner: Runner,
-    split: Split,
-    manifest: Mapping[str, Any],
-    *,
-    force: bool,
+    parts: PartFiles, runner: Runner, split: Split, manifest: Mapping[str, Any], *, force: bool
 ) -> None:
     """Write the parts as one file of outputs."""
     labels = None if runner.label_names is None else split.labels_for(runner.label_names)
@@ -273,14 +267,14 @@ def _save(
             )
         )
     manifest = {**manifest, "skipped": [asdict(bad) for bad in split.skipped]}
-    save_in_parts(path, outputs, manifest, force=force)
+    save_in_parts(parts.path, outputs, manifest, force=force)
 
 
 class PartFiles:
     """The parts of a result, as files in a folder next to it."""
 
     def __init__(self, path: Path, n_images: int, batch_size: int) -> None:
-        self.folder = path.with_name(path.name + ".parts")
+        self.path, self.folder = path, path.with_name(path.name + ".parts")
         batches, step = in_batches(n_images, batch_size), _BATCHES_PER_PART
         self.parts = [batches[i : i + step] for i in range(0, len(batches), step)]
         self.images = [range(part[0].start, part[-1].stop) for part in self.parts]

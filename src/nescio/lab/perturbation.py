@@ -101,9 +101,8 @@ def find_directions(
             loss = _loss(logits, name) if name != "gaussian" else _distance(features, gaussian)
             (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=True)
             directions[name] = gradient.sign_().div_(std)
-    return Perturbation(
-        tuple(None if part is None else part.detach() for part in outputs), directions
-    )
+    detached = tuple(None if part is None else part.detach() for part in outputs)
+    return Perturbation(detached, directions)
 
 
 def _loss(logits: Tensor, direction: str) -> Tensor:
@@ -358,21 +357,17 @@ def tune(
                 for point, values in columns.items():
                     scores_of[point].append(values)
                 on_images(len(pixels))
-    grid = tuple(
-        Setting(
-            *point,
-            fpr_at_tpr(np.concatenate(values), np.concatenate(ood_scores[point])),
-            settings.direction(*point[:2]),
-        )
-        for point, values in id_scores.items()
-    )
+    grid = []
+    for point, blocks in id_scores.items():
+        fpr = fpr_at_tpr(np.concatenate(blocks), np.concatenate(ood_scores[point]))
+        grid.append(Setting(*point, fpr, settings.direction(*point[:2])))
     data = {
         **chosen.facts(),
         "seed": seed,
         "synthetic": list(settings.synthetic),
         "runtime": choice.runtime,
     }
-    return Tuning(model_hash, features, grid, data)
+    return Tuning(model_hash, features, tuple(grid), data)
 
 
 Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temperature

@@ -116,20 +116,15 @@ def train(
     # The state of the caller's random number generators is kept.
     with torch.random.fork_rng(devices=gpus):
         torch.manual_seed(settings.training.seed)
-        network = initial_network(settings, len(label_names))
-        checkpoint = Checkpoint(
-            network,
-            architecture(settings),
-            tuple(label_names),
-            settings.preprocessing,
-            {
-                "settings": settings.as_dict(),
-                "train": train_split.facts(),
-                "val": val_split.facts(),
-                "torch_version": torch.__version__,
-                "nescio_version": __version__,
-            },
-        )
+        untrained = initial_checkpoint(settings, label_names)  # before the files are hashed
+        facts = {
+            "settings": settings.as_dict(),
+            "train": train_split.facts(),
+            "val": val_split.facts(),
+            "torch_version": torch.__version__,
+            "nescio_version": __version__,
+        }
+        checkpoint = replace(untrained, training=facts)
         runtimes = Runtimes(runtime)  # one copy of the backbone for both splits
 
         def examples(split: Split, augmentation: Augmentation | None) -> Examples:
@@ -161,19 +156,15 @@ def train(
         return Run(folder, tuple(trainer.history), trainer.best())
 
 
-def architecture(settings: TrainSettings) -> Architecture:
-    """Return the architecture that a checkpoint of the network records."""
-    model = settings.model
-    return Architecture(model.name, model.n_hidden, model.features)
-
-
-def initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
+def initial_checkpoint(settings: TrainSettings, label_names: Sequence[str]) -> Checkpoint:
     """Build the network as it is before the first epoch; raise if that is impossible."""
-    weights = None if settings.model.weights == "none" else settings.model.weights
-    network = architecture(settings).build(n_labels, weights)
-    if settings.model.freeze and not isinstance(network, Network):
-        raise ParameterError(f"{settings.model.name} has no separate head: leave out freeze.")
-    return network
+    model = settings.model
+    architecture = Architecture(model.name, model.n_hidden, model.features)
+    weights = None if model.weights == "none" else model.weights
+    network = architecture.build(len(label_names), weights)
+    if model.freeze and not isinstance(network, Network):
+        raise ParameterError(f"{model.name} has no separate head: leave out freeze.")
+    return Checkpoint(network, architecture, tuple(label_names), settings.preprocessing)
 
 
 # --- epochs ---------------------------------------------------------------------------------------
@@ -286,9 +277,7 @@ class Trainer:
             mixed = np.random.SeedSequence((self.settings.seed, number))
             torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> 1))
             with memory_advice(advice):
-                train_loss = self.train_epoch(number, on_images)
-                val_loss, val_map = self.validate()
-            epoch = Epoch(number, train_loss, val_loss, val_map)
+                epoch = Epoch(number, self.train_epoch(number, on_images), *self.validate())
             self.history.append(epoch)
             self.save()
             on_epoch(epoch)
@@ -334,9 +323,7 @@ class Trainer:
             total += float(loss.detach())
             on_images(len(labels))
         on_images(n_images - size * len(batches))
-        mean = total / len(batches)
-        _check_finite(mean, "training")
-        return mean
+        return _finite(total / len(batches), "training")
 
     def validate(self) -> tuple[float, float]:
         """Return loss and mAP on the validation data; the network is in train mode afterwards."""
@@ -351,7 +338,7 @@ class Trainer:
             )
         self.trained.train()
         loss = float(binary_cross_entropy_with_logits(logits.double(), truth.double()))
-        _check_finite(loss, "validation")
+        _finite(loss, "validation")
         area = self.settings.map_area
         return loss, mean_average_precision(truth.numpy(), logits.numpy(), area=area)
 
@@ -410,9 +397,10 @@ class Trainer:
         return state
 
 
-def _check_finite(loss: float, where: str) -> None:
+def _finite(loss: float, where: str) -> float:
     if not math.isfinite(loss):
         raise NonFiniteError(f"the {where} loss is {loss}. Lower the learning rates.")
+    return loss
 
 
 def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[dict[str, Any]]:

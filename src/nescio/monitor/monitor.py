@@ -89,12 +89,7 @@ class Monitor(Result):
     """
 
     def __init__(
-        self,
-        detector: Any,
-        *,
-        alpha: float = 0.01,
-        window: int = 500,
-        seed: int = 0,
+        self, detector: Any, *, alpha: float = 0.01, window: int = 500, seed: int = 0
     ) -> None:
         detector = getattr(detector, "wrapped_", detector)  # of a nescio.WithVerdict
         detector = getattr(detector, "detector", detector)  # of a wrapped model

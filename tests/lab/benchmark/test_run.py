@@ -24,7 +24,7 @@ from nescio.lab.benchmark.run import make_pipelines, run_benchmark, unwatched
 from nescio.lab.benchmark.spec import parse_benchmark
 from nescio.lab.benchmark.tables import network_table
 from nescio.lab.networks.network import _build_small
-from nescio.lab.training import initial_network
+from nescio.lab.training import initial_checkpoint
 from nescio.outputs import Outputs
 
 
@@ -193,7 +193,8 @@ def test_the_estimate_counts_what_is_kept_and_written(small_spec, small_run, tmp
 
 
 def initial_size(settings):
-    return sum(part.numel() for part in initial_network(settings, 7).parameters())
+    network = initial_checkpoint(settings, tuple("abcdefg")).network
+    return sum(part.numel() for part in network.parameters())
 
 
 # --- networks, tunings and outputs are made once --------------------------------------------------

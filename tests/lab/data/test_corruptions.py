@@ -9,8 +9,10 @@ from nescio.lab.data.corruptions import (
     geometric_mean,
     jigsaw,
 )
+from nescio.models.images import Preprocessing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SCALE = Preprocessing(mean=MEAN, std=STD)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_noise_is_standard_after_the_normalisation(rng):
     images = np.zeros((4, 3, 64, 64), dtype=np.float32)
     mean, std = (np.array(values)[:, None, None] for values in (MEAN, STD))
     for name, spread in (("gaussian_noise", 1), ("uniform_noise", 1 / np.sqrt(3))):
-        pixels = corrupt(name, images, images, rng, mean=MEAN, std=STD)
+        pixels = corrupt(name, images, images, rng, SCALE)
         inputs = (pixels - mean) / std
         np.testing.assert_allclose(inputs.mean(axis=(0, 2, 3)), 0, atol=0.03)
         np.testing.assert_allclose(inputs.std(axis=(0, 2, 3)), spread, atol=0.03)
@@ -87,7 +89,7 @@ def test_noise_is_standard_after_the_normalisation(rng):
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_shape_and_type_are_kept(name, dtype, images, partners, rng):
     images, partners = images.astype(dtype), partners.astype(dtype)
-    made = corrupt(name, images, partners, rng, mean=MEAN, std=STD)
+    made = corrupt(name, images, partners, rng, SCALE)
     assert made.shape == images.shape
     assert made.dtype == dtype
     assert np.isfinite(made).all()
@@ -97,7 +99,7 @@ def test_shape_and_type_are_kept(name, dtype, images, partners, rng):
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_one_at_a_time_equals_a_batch(name, images, partners):
     def made(rng, part):
-        return corrupt(name, images[part], partners[part], rng, mean=MEAN, std=STD)
+        return corrupt(name, images[part], partners[part], rng, SCALE)
 
     batch = made(np.random.default_rng(7), slice(None))
     rng = np.random.default_rng(7)
@@ -107,7 +109,7 @@ def test_one_at_a_time_equals_a_batch(name, images, partners):
 
 def test_the_authors_noise_is_narrower_and_clipped(rng):
     images = np.zeros((4, 3, 64, 64), dtype=np.float32)
-    pixels = corrupt("clipped_gaussian_noise", images, images, rng, mean=MEAN, std=STD)
+    pixels = corrupt("clipped_gaussian_noise", images, images, rng, SCALE)
     inputs = (pixels - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
     assert np.abs(inputs).max() == pytest.approx(1)
     # N(0, 0.25) is beyond 1 in 4.55 % of the values; there it is clipped.
@@ -115,7 +117,7 @@ def test_the_authors_noise_is_narrower_and_clipped(rng):
 
 
 def test_the_authors_jigsaw_is_neither_permuted_nor_normalised(images, rng):
-    pixels = corrupt("unnormalised", images, images, rng, mean=MEAN, std=STD)
+    pixels = corrupt("unnormalised", images, images, rng, SCALE)
     inputs = (pixels - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
     np.testing.assert_allclose(inputs, images, atol=1e-6)
 
@@ -123,4 +125,4 @@ def test_the_authors_jigsaw_is_neither_permuted_nor_normalised(images, rng):
 def test_what_cannot_be_permuted(images, rng):
     small = images[..., :3]
     with pytest.raises(ShapeError, match="at least 4 by 4"):
-        corrupt("jigsaw", small, small, rng, mean=MEAN, std=STD)
+        corrupt("jigsaw", small, small, rng, SCALE)

@@ -10,7 +10,7 @@ from torch import nn
 from nescio.errors import ParameterError
 from nescio.lab.networks.network import load_checkpoint
 from nescio.lab.networks.weights import SpectralNorm
-from nescio.lab.training import Trainer, initial_network, train
+from nescio.lab.training import Trainer, initial_checkpoint, train
 
 
 def spectral_norms(network):
@@ -92,7 +92,7 @@ def test_a_frozen_backbone_is_not_normalised(normalised, train_and_val, tmp_path
     run = train(chosen, *train_and_val, tmp_path / "run")
     network = load_checkpoint(run.checkpoint).network
     torch.manual_seed(0)
-    fresh = initial_network(chosen, 3)
+    fresh = initial_checkpoint(chosen, ("a", "b", "c")).network
     assert torch.equal(network.backbone[0].weight, fresh.backbone[0].weight)
     norms = spectral_norms(network.head)
     assert list(norms.values()) == pytest.approx([1, 1], abs=0.01)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from nescio.lab.data.split import Reader
-from nescio.lab.networks.network import Checkpoint, CheckpointRunner
+from nescio.lab.networks.network import CheckpointRunner
 from nescio.lab.perturbation import grid_steps
-from nescio.lab.training import Examples, Trainer, architecture, initial_network
+from nescio.lab.training import Examples, Trainer, initial_checkpoint
 
 if TYPE_CHECKING:
     from nescio.lab.benchmark.run import Pipeline
@@ -42,9 +42,7 @@ def measured(pipeline: Pipeline, n_images: int = 4) -> Cost:
         checkpoint, _ = pipeline.network()
     else:
         with torch.random.fork_rng(devices=[]):
-            network = initial_network(settings, labels.shape[1])
-        names = few.label_names or ()
-        checkpoint = Checkpoint(network, architecture(settings), names, settings.preprocessing)
+            checkpoint = initial_checkpoint(settings, few.label_names or ())
     reader = Reader(few, settings.preprocessing, settings.augmentation)
     examples = Examples(labels, reader, device, None)
     trainer = Trainer(checkpoint, settings, (examples, examples), Path(), device)

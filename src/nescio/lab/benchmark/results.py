@@ -124,17 +124,12 @@ def comparison_lines(
     comparison: Comparison, spec: str, id_name: str, seed: int, manifest: Mapping[str, Any]
 ) -> list[Line]:
     """Return one line per OOD set and detector, including detectors that could not run."""
-    lines = []
-    for ood, results in comparison.results.items():
-        lines += [
-            Line(spec, id_name, ood, detector, seed, evaluation, manifest=manifest)
-            for detector, evaluation in results.items()
-        ]
-        lines += [
-            Line(spec, id_name, ood, detector, seed, None, reason, manifest)
-            for detector, reason in comparison.skipped.items()
-        ]
-    return lines
+    reasons = comparison.skipped
+    return [
+        Line(spec, id_name, ood, name, seed, results.get(name), reasons.get(name, ""), manifest)
+        for ood, results in comparison.results.items()
+        for name in (*results, *reasons)
+    ]
 
 
 def summarise(lines: Sequence[Line]) -> dict[tuple[str, str], dict[str, dict[str, Spread]]]:

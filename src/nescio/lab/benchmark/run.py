@@ -72,7 +72,7 @@ from nescio.lab.extraction import (
 from nescio.lab.networks.network import OWN, Checkpoint, CheckpointRunner, load_checkpoint
 from nescio.lab.perturbation import TUNING_VERSION, Tuning, tune
 from nescio.lab.settings import TrainSettings
-from nescio.lab.training import TRAINING_VERSION, initial_network, train
+from nescio.lab.training import TRAINING_VERSION, initial_checkpoint, train
 from nescio.metrics import mean_average_precision
 from nescio.metrics.comparison import compare_outputs
 from nescio.models.base import POOLED, layer_names
@@ -91,7 +91,6 @@ def unwatched(_stage: str, _total: int) -> AbstractContextManager[Advance]:
     return nullcontext(lambda steps: None)
 
 
-_BEST = "best.json"
 _KEY_LENGTH = 16
 _NAMED = 5  # damaged images in an error
 
@@ -374,7 +373,7 @@ class Pipeline:
             "weights": content_hash(weights) if weights.is_file() else None,
             "version": TRAINING_VERSION,
         }
-        return self.cache / "networks" / _key(facts) / _BEST
+        return self.cache / "networks" / _key(facts) / "best.json"
 
     def _train(self, best: Path) -> None:
         n_images = self.settings.training.epochs * len(self.data.train)
@@ -547,7 +546,7 @@ def make_pipelines(
             pipeline.network()  # raises if its file cannot be read
         elif not pipeline.best_file().exists():
             with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
-                initial_network(pipeline.settings, len(pipeline.data.train.label_names or ()))
+                initial_checkpoint(pipeline.settings, pipeline.data.train.label_names or ())
     return pipelines
 
 

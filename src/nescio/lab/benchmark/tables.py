@@ -65,7 +65,7 @@ class Table:
         """Return a Markdown table, with the title above and the notes below."""
         head = [_markdown(column.title) for column in self.columns]
         rule = "|".join("---:" if column.number else "---" for column in self.columns)
-        body = [[_markdown_cell(cell) for cell in row] for row in self.rows]
+        body = [[" / ".join(map(_markdown_part, cell)) for cell in row] for row in self.rows]
         lines = [f"| {' | '.join(cells)} |" for cells in (head, *body)]
         table = "\n".join([lines[0], f"|{rule}|", *lines[1:]])
         title = [f"**{_markdown(self.title)}**"] if self.title else []
@@ -75,21 +75,13 @@ class Table:
         """Return a LaTeX tabular, which needs the package booktabs, with the notes below it."""
         layout = "".join("r" if column.number else "l" for column in self.columns)
         head = [_latex(column.title) for column in self.columns]
-        body = [[_latex_cell(cell) for cell in row] for row in self.rows]
+        body = [[" / ".join(map(_latex_part, cell)) for cell in row] for row in self.rows]
         lines = [" & ".join(cells) + r" \\" for cells in (head, *body)]
-        return "\n".join(
-            [
-                *([f"% {_one_line(self.title)}"] if self.title else []),
-                rf"\begin{{tabular}}{{{layout}}}",
-                r"\toprule",
-                lines[0],
-                r"\midrule",
-                *lines[1:],
-                r"\bottomrule",
-                r"\end{tabular}",
-                *(rf"\par{{\footnotesize {_latex(note)}\par}}" for note in self.notes),
-            ]
-        )
+        title = [f"% {_one_line(self.title)}"] if self.title else []
+        start = [rf"\begin{{tabular}}{{{layout}}}", r"\toprule", lines[0], r"\midrule"]
+        end = [r"\bottomrule", r"\end{tabular}"]
+        notes = [rf"\par{{\footnotesize {_latex(note)}\par}}" for note in self.notes]
+        return "\n".join([*title, *start, *lines[1:], *end, *notes])
 
     def to_csv(self) -> str:
         """Return CSV, with the cells as they are printed, without title and notes."""
@@ -144,27 +136,21 @@ def _markdown(text: str) -> str:
     return _MARKDOWN_SPECIAL.sub(r"\\\1", _one_line(text))
 
 
-def _markdown_cell(cell: TableCell) -> str:
-    texts = []
-    for part in cell:
-        escaped = _one_line(part.text).replace("|", r"\|").replace("`", "'")
-        text = f"`{escaped}`" if part.code else _markdown(part.text)
-        texts.append(f"**{text}**" if part.best else text)
-    return " / ".join(texts)
+def _markdown_part(part: TablePart) -> str:
+    escaped = _one_line(part.text).replace("|", r"\|").replace("`", "'")
+    text = f"`{escaped}`" if part.code else _markdown(part.text)
+    return f"**{text}**" if part.best else text
 
 
 def _latex(text: str) -> str:
     return _one_line(text).translate(_LATEX_SPECIAL)
 
 
-def _latex_cell(cell: TableCell) -> str:
-    texts = []
-    for part in cell:
-        # A hyphen before a number is a minus sign.
-        text = re.sub(r"^-(?=\d)", "$-$", _latex(part.text))
-        text = rf"\texttt{{{text}}}" if part.code else text
-        texts.append(rf"\textbf{{{text}}}" if part.best else text)
-    return " / ".join(texts)
+def _latex_part(part: TablePart) -> str:
+    # A hyphen before a number is a minus sign.
+    text = re.sub(r"^-(?=\d)", "$-$", _latex(part.text))
+    text = rf"\texttt{{{text}}}" if part.code else text
+    return rf"\textbf{{{text}}}" if part.best else text
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -207,16 +193,10 @@ def network_table(lines: Sequence[Line]) -> Table:
         )
     of_paper = any(record[_PAPER_MAP] for record in records)
     titles = [title for title in records[0] if of_paper or title != _PAPER_MAP]
-    return Table(
-        title="Networks",
-        columns=tuple(
-            Column(title, title not in ("ID set", "network", "hash")) for title in titles
-        ),
-        rows=tuple(
-            tuple(_network_cell(title, record[title]) for title in titles) for record in records
-        ),
-        notes=(*_protocol_note(lines), *((_MAP_NOTE,) if of_paper else ())),
-    )
+    heads = (Column(title, title not in ("ID set", "network", "hash")) for title in titles)
+    rows = (tuple(_network_cell(title, record[title]) for title in titles) for record in records)
+    notes = (*_protocol_note(lines), *((_MAP_NOTE,) if of_paper else ()))
+    return Table("Networks", tuple(heads), tuple(rows), notes)
 
 
 def _network_cell(title: str, value: Any) -> TableCell:
@@ -248,13 +228,10 @@ def result_tables(lines: Sequence[Line]) -> list[Table]:
             (measure, {name: by[measure] for name, by in summary.items()}) for measure in MEASURES
         ]
         fprs = {name: by["fpr"] for name, by in summary.items()}
-        table = Table(
-            title=" against ".join(pair),
-            columns=(Column("detector", number=False), *(Column(_TITLES[m]) for m in MEASURES)),
-            rows=_detector_rows(sorted(fprs, key=lambda name: fprs[name].mean), columns),
-            notes=(*_seeds_note(fprs.values()), *_protocol_note(ours), *_skipped_notes(ours)),
-        )
-        tables.append(table)
+        heads = (Column("detector", number=False), *(Column(_TITLES[m]) for m in MEASURES))
+        rows = _detector_rows(sorted(fprs, key=lambda name: fprs[name].mean), columns)
+        notes = (*_seeds_note(fprs.values()), *_protocol_note(ours), *_skipped_notes(ours))
+        tables.append(Table(" against ".join(pair), heads, rows, notes))
     return tables
 
 

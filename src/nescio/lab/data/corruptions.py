@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from nescio.errors import ShapeError
 from nescio.lab.data.split import Indices, Reader
+from nescio.models.images import Preprocessing
 
 Images = NDArray[np.floating[Any]]
 
@@ -61,9 +62,8 @@ def jigsaw(images: Images, _partners: Images, rng: np.random.Generator) -> Image
             order = rng.permutation(len(corners))
         for (to_y, to_x), source in zip(corners, order, strict=True):
             y, x = corners[source]
-            target[:, to_y : to_y + height, to_x : to_x + width] = image[
-                :, y : y + height, x : x + width
-            ]
+            patch = image[:, y : y + height, x : x + width]
+            target[:, to_y : to_y + height, to_x : to_x + width] = patch
     return shuffled
 
 
@@ -98,22 +98,16 @@ _INPUTS = ("gaussian_noise", "clipped_gaussian_noise", "uniform_noise", "unnorma
 
 
 def corrupt(
-    name: str,
-    images: Images,
-    partners: Images,
-    rng: np.random.Generator,
-    *,
-    mean: ArrayLike,
-    std: ArrayLike,
+    name: str, images: Images, partners: Images, rng: np.random.Generator, scale: Preprocessing
 ) -> Images:
     """Return images and their partners, of shape (n, 3, h, w), corrupted; as pixels.
 
     The paper draws its noise in the input space of the classifier. So the noise is normal or
-    uniform after the normalisation by `mean` and `std`, and its pixels may be outside [0, 1].
+    uniform after the normalisation of `scale`, and its pixels may be outside [0, 1].
     """
     made = CORRUPTIONS[name](images, partners, rng)
     if name in _INPUTS:
-        std, mean = (np.asarray(values, np.float32)[:, None, None] for values in (std, mean))
+        std, mean = np.array([scale.std, scale.mean], np.float32)[:, :, None, None]
         made = made * std + mean
     return made.astype(images.dtype, copy=False)
 
@@ -128,11 +122,10 @@ def corrupted_batches(
     partner_of = np.roll(circle, -1)[np.argsort(circle)]
     images = reader.batches(batches)
     partners = reader.batches(partner_of[batch] for batch in batches)
-    colours = {"mean": reader.preprocessing.mean, "std": reader.preprocessing.std}
     for indices, *pair in zip(batches, images, partners, strict=True):
         corrupted = []
         for index, *pixels in zip(indices, *pair, strict=True):
             image, partner = (p[None].astype(np.float32) / np.float32(255) for p in pixels)
             rng = np.random.default_rng((*seed, int(index)))
-            corrupted.append(corrupt(name, image, partner, rng, **colours))
+            corrupted.append(corrupt(name, image, partner, rng, reader.preprocessing))
         yield np.concatenate(corrupted)

@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 from nescio._io.files import existing_file
 from nescio._io.tables import arrow_errors
 from nescio.errors import DatasetError, ParameterError, require
-from nescio.lab.data.split import (
-    HOW_TO,
-    BadFile,
-    Split,
-    check_split,
-    checked_presence,
-    find_folder,
-)
+from nescio.lab.data.split import HOW_TO, BadFile, Split, check_split, checked_presence, find_folder
 from nescio.models.images import IMAGE_SUFFIXES
 
 _SEPARATOR = ";"

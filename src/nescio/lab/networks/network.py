@@ -183,12 +183,8 @@ def build_network(
 def _build_small(weights: str | Path | None) -> tuple[nn.Module, int]:
     layers: list[nn.Module] = []
     for n_in, n_out in itertools.pairwise((3, *_SMALL_WIDTHS)):
-        layers += [
-            nn.Conv2d(n_in, n_out, 3, padding=1, bias=False),
-            nn.BatchNorm2d(n_out),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-        ]
+        convolution = nn.Conv2d(n_in, n_out, 3, padding=1, bias=False)
+        layers += [convolution, nn.BatchNorm2d(n_out), nn.ReLU(), nn.MaxPool2d(2)]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     if weights == IMAGENET:
         raise ParameterError(f"there are no ImageNet weights for {_SMALL}: set weights to 'none'.")
@@ -208,9 +204,8 @@ def _build_torchvision(name: str, weights: str | Path | None) -> tuple[nn.Module
         )
     if weights == IMAGENET:
         weights = torchvision_imagenet_file(name)
-    return _without_classifier(
-        models.get_model(name, weights=None), f"torchvision's {name}", weights
-    )
+    model = models.get_model(name, weights=None)
+    return _without_classifier(model, f"torchvision's {name}", weights)
 
 
 def _build_lite(size: int, weights: str | Path | None) -> tuple[nn.Module, int]:

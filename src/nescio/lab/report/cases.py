@@ -15,13 +15,7 @@ from nescio._charts.svg import BarRow, BarRows, Markup, Values, short
 from nescio.detectors.verdicts import Verdict
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.lab.benchmark.results import Evidence
-from nescio.lab.report.figures import (
-    Pair,
-    find_threshold,
-    label_energies,
-    label_names,
-    scores_of,
-)
+from nescio.lab.report.figures import Pair, find_threshold, label_energies, label_names, scores_of
 from nescio.metrics.comparison import Scored
 from nescio.models.images import IMAGE_SUFFIXES, read_image
 from nescio.outputs import Outputs
@@ -38,12 +32,8 @@ _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 def case_groups(evidence: Evidence, tpr: float, pair: Pair) -> list[dict[str, Any]]:
     """Return the cases: OOD sets first, then the ID set; the first of the pair right first."""
     scored = {name: scores_of(evidence, name) for name in pair}
-    thresholds = {
-        name: threshold
-        for name, own in scored.items()
-        if (threshold := find_threshold(own.id_scores, tpr)) is not None
-    }
-    if len(thresholds) < len(scored):
+    thresholds = {name: find_threshold(own.id_scores, tpr) for name, own in scored.items()}
+    if None in thresholds.values():
         return []
     medians = np.median(label_energies(evidence.id_outputs.logits), axis=0)
     return [
@@ -57,7 +47,7 @@ def _disagreements(
     evidence: Evidence,
     set_name: str,
     scored: Mapping[str, Scored],
-    thresholds: Mapping[str, float],
+    thresholds: Mapping[str, Any],
     medians: Values,
 ) -> list[dict[str, Any]]:
     """Return the inputs of a set on which the first is right and the other wrong, and the reverse.
@@ -122,20 +112,20 @@ def input_case(
     names = label_names(evidence)
     name = input_name(outputs, row)
     root = evidence.image_roots.get(set_name)
-    case: dict[str, Any] = {
+    truth, bars = "", ""
+    if outputs is evidence.id_outputs and outputs.labels is not None:
+        truth = ", ".join(names[label] for label in np.flatnonzero(outputs.labels[row]))
+    if medians is not None:
+        bars = energy_bars(names, label_energies(outputs.logits[[row]])[0], medians)
+    return {
         "name": name,
         "picture": "" if root is None or outputs.ids is None else _picture(root, name),
         "text": _shown_text(outputs, row),
-        "truth": "",
+        "truth": truth,
         "predicted": "",
-        "bars": "",
+        "bars": bars,
         "why": [],
     }
-    if outputs is evidence.id_outputs and outputs.labels is not None:
-        case["truth"] = ", ".join(names[label] for label in np.flatnonzero(outputs.labels[row]))
-    if medians is not None:
-        case["bars"] = energy_bars(names, label_energies(outputs.logits[[row]])[0], medians)
-    return case
 
 
 def input_name(outputs: Outputs, row: int) -> str:

@@ -264,10 +264,8 @@ def visible_range(*sets: Values) -> tuple[float, float] | None:
     low, high = float(np.min(ends)), float(np.max(ends))
     if not math.isfinite(high - low):  # scores near the largest float
         return None
-    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):
-        margin = abs(low) / 10 or 1.0
-    else:
-        margin = 0.02 * (high - low)
+    are_equal = high - low <= 1e-12 * max(abs(low), abs(high), 1e-300)
+    margin = abs(low) / 10 or 1.0 if are_equal else 0.02 * (high - low)
     return low - margin, high + margin
 
 

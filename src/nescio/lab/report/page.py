@@ -130,11 +130,7 @@ def resource(name: str) -> str:
 
 
 def build_report(
-    lines: Sequence[Line],
-    evidence: Sequence[Evidence],
-    *,
-    title: str,
-    chosen: Chosen | None = None,
+    lines: Sequence[Line], evidence: Sequence[Evidence], *, title: str, chosen: Chosen | None = None
 ) -> str:
     """Return the report as HTML.
 
@@ -209,12 +205,10 @@ def _tpr(lines: Sequence[Line]) -> float:
 
 def _manifests(lines: Sequence[Line]) -> dict[tuple[str, int], dict[str, str]]:
     """Return what the results of each ID set and seed were made from."""
-    first: dict[tuple[str, int], Line] = {}
-    for line in lines:
-        first.setdefault((line.id, line.seed), line)
+    runs = {(line.id, line.seed): line for line in lines}  # all lines of a run have the same
     return {
         run: {"benchmark": line.spec, **dict(_flat(line.manifest, ""))}
-        for run, line in first.items()
+        for run, line in runs.items()
     }
 
 
@@ -242,14 +236,14 @@ def _chapter(
     summary = summarise(lines)
     sections = []
     for number, ood in enumerate(dict.fromkeys(line.ood for line in lines)):
-        figures = None if first is None else _pair_figures(first, ood, tpr, pair)
+        run = first if first is not None and ood in first.ood_outputs else None
         own = [line for line in lines if line.ood == ood]
-        curves = [] if first is None or figures is None else list(first.scores)
+        curves = [] if run is None else list(run.scores)
         sections.append(
             {
                 "ood": ood,
                 "anchor": f"{anchor}-ood{number}",
-                "figures": figures,
+                "figures": run and _pair_figures(run, ood, tpr, pair),
                 "standings": _standings(own, summary.get((id_name, ood), {}), curves, pair),
             }
         )
@@ -263,10 +257,8 @@ def _chapter(
     }
 
 
-def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[str, Any] | None:
-    """Return the figures of one OOD set; None if the evidence lacks it."""
-    if ood not in evidence.ood_outputs:
-        return None
+def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[str, Any]:
+    """Return the figures of one OOD set."""
     css = set_style(list(evidence.ood_outputs).index(ood))
     return {
         "roc": roc_figure(evidence, ood, tpr, pair[0]),
@@ -306,22 +298,17 @@ def _standings(
     `curves` are the detectors of the ROC figure. The lowest FPR comes first, then the best AUROC.
     """
     ood = lines[0].ood
-    seeds = sorted({line.seed for line in lines if line.evaluation is not None})
-    first = {
-        line.detector: line.evaluation
-        for line in lines
-        if line.evaluation is not None and line.seed == seeds[0]
-    }
+    ran = [(line.detector, line.seed, line.evaluation) for line in lines if line.evaluation]
+    seeds = sorted({seed for _, seed, _ in ran})
+    first = {name: evaluation for name, seed, evaluation in ran if seed == seeds[0]}
     fpr_name = next((evaluation.fpr_name for evaluation in first.values()), "FPR95")
     ranked = sorted(spreads, key=lambda n: (spreads[n]["fpr"].printed, -spreads[n]["auroc"].mean))
     fprs = {name: spreads[name]["fpr"] for name in ranked}
     say = _ranking_sentence if pair == USUAL_PAIR else _places_sentence
     sentence = f"On {lines[0].id} against {ood}, {say(fprs, fpr_name, pair)}"
-    evaluations = {
-        name: [line.evaluation for line in lines if line.detector == name and line.evaluation]
-        for name in ranked
-    }
-    chance, is_alarming = chance_note(evaluations)
+    chance, is_alarming = chance_note(
+        {name: [own for detector, _, own in ran if detector == name] for name in ranked}
+    )
     return {
         # No line break between a number and its deviation.
         "sentence": sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"),
@@ -382,18 +369,12 @@ def _cells(name: str, spreads: Spreads, first: Evaluation | None) -> list[dict[s
     for measure in MEASURES:
         spread = spreads[name][measure]
         printed = [measures[measure].printed for measures in spreads.values()]
-        best = min(printed) if measure == "fpr" else max(printed)
+        best = spread.printed == (min if measure == "fpr" else max)(printed)
         interval = "" if first is None else first.estimates[measure].interval
         if first is not None and interval and spread.n > 1:  # with the value of the first seed
             interval = str(first.estimates[measure])
-        cells.append(
-            {
-                "value": spread.mean,
-                "text": str(spread),
-                "interval": interval,
-                "best": spread.printed == best,
-            }
-        )
+        cell = {"value": spread.mean, "text": str(spread), "interval": interval, "best": best}
+        cells.append(cell)
     return cells
 
 

@@ -380,15 +380,12 @@ def _whys(reason: Reason, predicts: bool) -> list[Why]:
         return [Why(_words(reason.detector, reason, predicts), reason.summary())]
     if math.isnan(reason.parts[0].p_value):
         return [Why("NaN or infinity")]
-    return [
-        Why(
-            _words(part.detector, part.reason, predicts),
-            "" if part.reason is None else part.reason.summary(),
-            part.share,
-        )
-        for part in reason.parts
-        if part.share >= _SAID
-    ]
+    whys = []
+    for part in reason.parts:
+        if part.share >= _SAID:
+            detail = "" if part.reason is None else part.reason.summary()
+            whys.append(Why(_words(part.detector, part.reason, predicts), detail, part.share))
+    return whys
 
 
 def _words(detector: str, reason: Reason | None, predicts: bool) -> str:
