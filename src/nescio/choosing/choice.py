@@ -269,7 +269,7 @@ class Choice(Result):
         elif fmean(self.baseline.near) < SMALLEST_BASELINE:
             notes.append(
                 "Joint energy flags almost all samples that carry only left-out labels, so they "
-                "tell little about unknown inputs, and the far data decides."
+                "tell little about unknown inputs. Test on strange data of your own (nescio eval)."
             )
         unused = sum(not fold.used for fold in self.folds)
         if unused:

@@ -204,7 +204,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     lowest = order[: max(_SUSPICIOUS, n_listed)].tolist()
     # Nothing speaks against an input that is not flagged.
     reasons = _reasons(detector, outputs[lowest[:n_listed]]) + [[]] * (_SUSPICIOUS - n_listed)
-    main = {whys[0].words for whys in reasons[:_SUSPICIOUS] if whys}
+    main = {whys[0].words for whys in reasons if whys}
     shared = main.pop() if len(main) == 1 and n_listed > 1 else ""
     doubt = "" if promise.change() else "possibly a false alarm"
     suspicious = [
