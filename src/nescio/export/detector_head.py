@@ -134,7 +134,12 @@ class DetectorHead(nn.Module):
             if inputs.get(name) is None:
                 raise MissingInputError(f"the detector reads {name}, which were not given.")
         arrays = {name: self._checked(name, inputs[name]) for name in self.n_columns}
-        usable = torch.stack([self._usable(name, array) for name, array in arrays.items()]).all(0)
+        # NaN is not below infinity either. A detector may accept -inf, of a masked label.
+        fine = [
+            (array if self.masked_allowed and name == "logits" else array.abs()) < torch.inf
+            for name, array in arrays.items()
+        ]
+        usable = torch.stack([columns.all(1) for columns in fine]).all(0)
         clean: dict[str, Any] = {
             name: torch.where(usable[:, None], array, 0.0) for name, array in arrays.items()
         }
@@ -155,12 +160,6 @@ class DetectorHead(nn.Module):
             )
         wide: Tensor = widened(array)
         return wide
-
-    def _usable(self, name: str, array: Tensor) -> Tensor:
-        # NaN is not below infinity either.
-        masked_allowed = self.masked_allowed and name == "logits"
-        fine = array < torch.inf if masked_allowed else array.abs() < torch.inf
-        return fine.all(1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # Take the device but not the precision: calibration scores must not be rounded.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +66,9 @@ class OnnxRunner(Runner):
         self.session = open_session(self.path, settings.get("device"))
         self._inputs = {node.name: node for node in self.session.get_inputs()}
         self._outputs = {node.name: node for node in self.session.get_outputs()}
+        self.input_names, self.output_names = tuple(self._inputs), tuple(self._outputs)
+        # A size that may change is a name or None.
+        self.input_shapes = {name: list(node.shape or []) for name, node in self._inputs.items()}
         sizes = [shape[0] for shape in self.input_shapes.values() if shape]
         self.fixed_batch = min((size for size in sizes if isinstance(size, int)), default=None)
         settings["output"] = self._logits_name(settings.get("output"))
@@ -82,8 +86,9 @@ class OnnxRunner(Runner):
         self.tensors = [self._tensor(layer) for layer in self.layers]
         graph = self._graph if self.layers else None
         self._last_layer = None if graph is None else graph.last_linear(str(self.output))
-        if graph is not None and self.inner_tensors:
-            self.session = open_session(graph.with_outputs(self.inner_tensors), self.device)
+        inner = [name for name in self.tensors if name not in (*self._outputs, *self._inputs)]
+        if graph is not None and inner:
+            self.session = open_session(graph.with_outputs(inner), self.device)
         self.__dict__.pop("_graph", None)  # its weights take as much memory as those of the session
 
     @property
@@ -101,31 +106,12 @@ class OnnxRunner(Runner):
     def table(self) -> dict[str, Any] | None:
         """What `TableFeatures.units` returned when the file was written."""
         table: dict[str, Any] | None = self.metadata(TABLE_KEY, dict)
-        if table is not None:
-            try:
-                sizes = {
-                    np.shape(np.array(table[key])) for key in ("names", "bends", "mean", "scale")
-                }
-            except (KeyError, ValueError):
-                sizes = set()
-            if len(sizes) != 1:
-                raise FileFormatError(f"the graph's metadata {TABLE_KEY} is damaged.")
-        return table
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """The names of the graph's inputs."""
-        return tuple(self._inputs)
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """The names of the graph's outputs."""
-        return tuple(self._outputs)
-
-    @property
-    def input_shapes(self) -> dict[str, list[Any]]:
-        """The shape of each input; a size that may change is a name or None."""
-        return {name: list(node.shape or []) for name, node in self._inputs.items()}
+        if table is None:
+            return None
+        with suppress(KeyError, ValueError):
+            if len({np.shape(table[key]) for key in ("names", "bends", "mean", "scale")}) == 1:
+                return table
+        raise FileFormatError(f"the graph's metadata {TABLE_KEY} is damaged.")
 
     def metadata(self, key: str, kind: type) -> Any:
         """Return an entry of the graph's metadata, which is JSON; None if it has none."""
@@ -142,11 +128,8 @@ class OnnxRunner(Runner):
     # --- outputs ---
 
     def _logits_name(self, output: Any) -> str:
-        matrices = [
-            str(name)
-            for name, node in self._outputs.items()
-            if node.type in _FLOATS and (not node.shape or len(node.shape) == 2)
-        ]
+        floats = {name: node for name, node in self._outputs.items() if node.type in _FLOATS}
+        matrices = [str(name) for name, n in floats.items() if not n.shape or len(n.shape) == 2]
         if output in matrices:
             return str(output)
         if output is None and "logits" in matrices:
@@ -174,11 +157,6 @@ class OnnxRunner(Runner):
             )
 
     # --- layers ---
-
-    @property
-    def inner_tensors(self) -> list[str]:
-        """The chosen tensors that are not outputs of the file."""
-        return [name for name in self.tensors if name not in (*self._outputs, *self._inputs)]
 
     @cached_property
     def _graph(self) -> OnnxGraph | None:
@@ -274,14 +252,12 @@ class OnnxRunner(Runner):
             inputs = self._by_column(inputs)
         if not isinstance(inputs, Mapping):
             parts = inputs if isinstance(inputs, tuple) else (inputs,)
-            names = list(self._inputs)
-            if len(parts) != len(names):
-                names = [str(position) for position in range(len(parts))]
-            inputs = dict(zip(names, parts, strict=True))
+            has_all = len(parts) == len(self._inputs)
+            inputs = dict(zip(self._inputs, parts, strict=True) if has_all else enumerate(parts))
         if inputs.keys() != self._inputs.keys():
             raise InputError(
                 f"the graph takes the inputs {', '.join(self._inputs)}, got "
-                f"{', '.join(inputs) or 'none'}. Pass a mapping by name."
+                f"{', '.join(map(str, inputs)) or 'none'}. Pass a mapping by name."
             )
         return dict(inputs)
 
@@ -429,8 +405,11 @@ class OnnxGraph:
         while last is not None:
             first = last
             last = self._linear(self._source(first.reads, _WITHIN_HEAD))
+        if first is None:
+            return None
         inputs = {value.name for value in self.proto.graph.input}
-        return None if first is None or self._root(first.reads) in inputs else first.reads
+        root = self._root(first.reads, _WITHIN_HEAD | {"Flatten", "Reshape"})
+        return None if root in inputs else first.reads
 
     def read_by_linear(self, n_columns: int) -> set[str]:
         """Return the inputs of the linear layers that take or give so many columns."""
@@ -453,17 +432,12 @@ class OnnxGraph:
 
     def _source(self, name: str, through: frozenset[str]) -> Any:
         """Return the node that makes a tensor, before any of the operations in `through`."""
-        node = self._made_by.get(name)
-        while node is not None and node.op_type in through:
-            node = self._made_by.get(node.input[0])
-        return node
+        return self._made_by.get(self._root(name, through))
 
-    def _root(self, name: str) -> str:
-        """Return the tensor before any reshaping and operation without a further tensor."""
-        node = self._made_by.get(name)
-        while node is not None and node.op_type in (*_WITHIN_HEAD, "Flatten", "Reshape"):
+    def _root(self, name: str, through: frozenset[str]) -> str:
+        """Return the tensor before any of the operations in `through`."""
+        while (node := self._made_by.get(name)) is not None and node.op_type in through:
             name = node.input[0]
-            node = self._made_by.get(name)
         return name
 
     def _constant(self, name: str) -> Array | None:

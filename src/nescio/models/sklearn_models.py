@@ -50,7 +50,10 @@ class SklearnRunner(Runner):
             )
         self._steps, self._final = split_steps(model)
         _check_multi_label(self._final, name)
-        methods = [_DECISIONS] if self._has_decisions(model) else []
+        is_multi = type(self._final).__name__ == "MultiOutputClassifier"
+        parts = self._final.estimators_ if is_multi else [model]
+        has_decisions = hasattr(model, _DECISIONS) or all(hasattr(p, _DECISIONS) for p in parts)
+        methods = [_DECISIONS] if has_decisions else []
         methods += [_PROBS] if hasattr(model, _PROBS) else []
         if not methods:
             raise ParameterError(
@@ -128,11 +131,6 @@ class SklearnRunner(Runner):
             return explanation.with_columns(lambda *_: {"names": list(names)})
         return explanation
 
-    def _has_decisions(self, model: Any) -> bool:
-        is_multi = type(self._final).__name__ == "MultiOutputClassifier"
-        parts = self._final.estimators_ if is_multi else [model]
-        return hasattr(model, _DECISIONS) or all(hasattr(part, _DECISIONS) for part in parts)
-
     def takes(self, inputs: Any) -> bool:
         """Return whether this has rows: an array, a data frame, a sparse matrix or a list."""
         # A DataLoader or a generator has no rows; a list has rows, of numbers or of texts.
@@ -166,19 +164,25 @@ class SklearnRunner(Runner):
         return {"logits": logits, **{name: _dense(layers[layer], layer) for name, layer in arrays}}
 
     def _decisions(self, model: Any, inputs: Any) -> Array:
-        if hasattr(model, _DECISIONS):
-            return _without_constants(np.asarray(model.decision_function(inputs)), self._final)
-        reached = inputs if model is self._final else after(self._steps, inputs)
-        parts = self._final.estimators_  # of a MultiOutputClassifier
-        return np.column_stack([part.decision_function(reached) for part in parts])
+        parts = getattr(self._final, "estimators_", ())
+        if not hasattr(model, _DECISIONS):  # of a MultiOutputClassifier
+            reached = inputs if model is self._final else after(self._steps, inputs)
+            return np.column_stack([part.decision_function(reached) for part in parts])
+        decisions = np.asarray(model.decision_function(inputs))
+        for label, part in enumerate(parts):
+            # OneVsRest gives a label that was never present the logit 0, which is one half.
+            if type(part).__name__ == "_ConstantPredictor" and not np.any(part.y_):
+                decisions[:, label] = -np.inf
+        return decisions
 
     def _probs(self, model: Any, inputs: Any) -> Array:
         probs = model.predict_proba(inputs)
         if not isinstance(probs, list):
             return np.asarray(probs)
-        # A list holds one matrix per label, with one column per class of that label.
-        columns = zip(probs, self._final.classes_, strict=True)
-        return np.column_stack([_positive(np.asarray(part), kinds) for part, kinds in columns])
+        # A list holds one matrix per label, with one column per class of that label. The column of
+        # class 1 is zeros if the training data had only class 0: the sum of no columns.
+        columns = zip(probs, map(np.asarray, self._final.classes_), strict=True)
+        return np.column_stack([part[:, kinds == 1].sum(axis=1) for part, kinds in columns])
 
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
         parts = getattr(self._final, "estimators_", [self._final])
@@ -259,20 +263,6 @@ def _check_multi_label(final: Any, name: str) -> None:
         "for models whose labels can be present together. If yours can, fit the model with "
         "multi-hot Y, in a OneVsRestClassifier or a MultiOutputClassifier if necessary."
     )
-
-
-def _without_constants(decisions: Array, final: Any) -> Array:
-    """Mask labels that were never present: OneVsRest gives them the logit 0, which is one half."""
-    for label, part in enumerate(getattr(final, "estimators_", ())):
-        if type(part).__name__ == "_ConstantPredictor" and not np.any(part.y_):
-            decisions[:, label] = -np.inf
-    return decisions
-
-
-def _positive(probs: Array, kinds: Any) -> Array:
-    """Return the column of class 1; zeros if the training data had only class 0."""
-    column = np.flatnonzero(np.asarray(kinds) == 1)
-    return probs[:, column[0]] if len(column) else np.zeros(len(probs))
 
 
 def _dense(inputs: Any, layer: str) -> Array:

@@ -122,7 +122,9 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         spread = np.maximum(np.nanstd(filled, axis=0), largest / _MOST_DEVIATIONS)
         spread = np.where(plain, 1.0, spread)
         self.scale_ = np.where(spread > 0, spread, 1.0)
-        self.usual_words_ = [_usual_words(column) for column in words.T]
+        fewest = _RARE * len(words)
+        counts = [Counter(column).items() for column in words.T]
+        self.usual_words_ = [sorted(word for word, n in rows if n >= fewest) for rows in counts]
         self.names_ = list(_check_feature_names_in(self)[self.kept_])
         self.weights_ = np.ones(1)  # of what is missing or a word
         flags = self.transform(X)[:, len(self.names_) : -1]
@@ -255,10 +257,6 @@ def _bent(numbers: Floats, bends: Floats) -> Floats:
     at = np.where(bends > 0, bends, 1.0)
     by_logarithm = np.log(np.maximum(numbers, at) / at) + np.minimum(numbers, at) / at - 1
     return np.where(bends > 0, by_logarithm, numbers)
-
-
-def _usual_words(column: NDArray[np.object_]) -> list[str]:
-    return sorted(word for word, n in Counter(column).items() if n >= _RARE * len(column))
 
 
 def _without_ids(columns: dict[Any, Any]) -> list[Any]:

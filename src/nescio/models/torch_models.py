@@ -466,12 +466,9 @@ class TorchRunner(Runner):
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
         linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]
         for part in reversed([part for part in linear if part.weight.shape == shape]):
-            weight, bias = part.weight, part.bias
+            bias = torch.zeros(len(part.weight)) if part.bias is None else part.bias
             # Copies: the model may be trained further.
-            yield (
-                np.array(to_numpy(weight)),
-                np.zeros(len(weight), np.float32) if bias is None else np.array(to_numpy(bias)),
-            )
+            yield np.array(to_numpy(part.weight)), np.array(to_numpy(bias))
 
     def content_hash(self) -> str:
         """Return a hash of the weights and of the way they are run."""

@@ -24,7 +24,7 @@ from nescio._validation import (
     to_numpy,
 )
 from nescio.calibration.calibration import guarantee_text
-from nescio.detectors import Detector, NotCalibratedError, load
+from nescio.detectors import Assessment, Detector, NotCalibratedError, as_detector, load
 from nescio.detectors.base import groups_at, require_calibration
 from nescio.detectors.combined import (
     AUTO_DETECTOR,
@@ -35,8 +35,6 @@ from nescio.detectors.combined import (
     Combined,
     default_detector,
 )
-from nescio.detectors.registry import as_detector
-from nescio.detectors.verdicts import Assessment
 from nescio.errors import (
     InputError,
     LabelMismatchError,

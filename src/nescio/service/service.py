@@ -23,9 +23,8 @@ from nescio._io.tables import GROUP
 from nescio._threads import available_cpus
 from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration
-from nescio.detectors import load
+from nescio.detectors import Assessment, load
 from nescio.detectors.saving import plain_params
-from nescio.detectors.verdicts import Assessment
 from nescio.errors import GroupWarning, InputError, NescioError, ShapeError, listed
 from nescio.explain import Reason
 from nescio.models.inputs import n_rows

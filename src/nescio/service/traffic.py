@@ -28,8 +28,7 @@ from prometheus_client.core import (
 )
 
 from nescio._charts.svg import Chart, Scale, short
-from nescio.detectors import Detector
-from nescio.detectors.verdicts import Assessment
+from nescio.detectors import Assessment, Detector
 from nescio.errors import InputError
 from nescio.monitor import Monitor
 from nescio.monitor.monitor import resume
