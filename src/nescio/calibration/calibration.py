@@ -460,7 +460,7 @@ class Calibration(Result):
                 GroupWarning,
             )
         large = [str(name) for name, size in sizes.items() if size >= needed]
-        by_group = _threshold_by_group(large, scores, names, tpr, confidence)
+        by_group = _threshold_by_group(large, scores, names, tpr=tpr, confidence=confidence)
         rank = conformal_rank(len(scores), tpr, confidence)
         together = Threshold(np.sort(scores), tpr, confidence, rank)
         return cls({**by_group, ALL: together}, by=CUSTOM)
@@ -511,7 +511,8 @@ class Calibration(Result):
             )
         groups = _edge_names(by, edges)
         names = _names_of_counts(groups, edges, counts[~pilot])
-        by_group = _threshold_by_group(groups, scores[~pilot], names, tpr, confidence)
+        options = {"tpr": tpr, "confidence": confidence}
+        by_group = _threshold_by_group(groups, scores[~pilot], names, **options)
         return cls(by_group, by=by, edges=edges, ranks=tuple(ranks.tolist()))
 
     @property
@@ -620,11 +621,10 @@ class Calibration(Result):
 
     def facts(self) -> dict[str, Any]:
         """Return the settings, and the threshold of each group, as plain data."""
-        first = self.first
         return {
             "n_samples": self.n_samples,
-            "tpr": first.tpr,
-            "confidence": first.confidence,
+            "tpr": self.first.tpr,
+            "confidence": self.first.confidence,
             "by": self.by,
             "threshold": self.threshold_values,
         }
@@ -661,7 +661,7 @@ class Calibration(Result):
     def statement(self, confidence: float = 0.99) -> str:
         """Return the guarantee as text, with one sentence (and line) per group."""
         if self.by is None:
-            return self.thresholds[ALL].statement(confidence)
+            return self.first.statement(confidence)
         return "\n".join(
             f"{self.described(name)}: {threshold.statement(confidence)}"
             for name, threshold in self.thresholds.items()
@@ -706,16 +706,10 @@ def fdr_limit(values: Array, counts: Array, fdr: float) -> float:
 
 
 def _threshold_by_group(
-    groups: list[str],
-    scores: Scores,
-    names: NDArray[np.str_],
-    tpr: float,
-    confidence: float | None,
+    groups: list[str], scores: Scores, names: Array, **options: Any
 ) -> dict[str, Threshold]:
     return {
-        group: Threshold.from_scores(
-            scores[names == group], tpr=tpr, confidence=confidence, group=group
-        )
+        group: Threshold.from_scores(scores[names == group], group=group, **options)
         for group in groups
     }
 
