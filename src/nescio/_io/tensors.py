@@ -203,9 +203,6 @@ def _checked_entry(what: object, name: str, entry: Any) -> _Entry:
     return code, shape, begin, end
 
 
-# --- kinds of files ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class FileKind:
     """One kind of file, such as a saved detector."""

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from nescio.lab.extraction import Extraction
     from nescio.lab.training import Epoch
 
-# --- train ----------------------------------------------------------------------------------------
-
 
 def train(
     output: Annotated[Path, "The folder of the run."],
@@ -130,9 +128,6 @@ def train(
     print_facts(facts | {"epochs": len(run.history)}, as_json=as_json)
 
 
-# --- tune -----------------------------------------------------------------------------------------
-
-
 def tune(
     model: Annotated[
         Path,
@@ -207,9 +202,6 @@ def tune(
         return
     print_rows(tuning.chosen(), title="Lowest FPR95 on the synthetic sets")
     say(f"saved {output}; training outputs: {outputs_path}")
-
-
-# --- extract --------------------------------------------------------------------------------------
 
 
 def extract(
@@ -309,9 +301,6 @@ def _say_extraction(extraction: Extraction) -> None:
     say(f"{extraction.path}: {extraction.n_images:,} images ({done})")
     if extraction.n_computed:
         say(f"  {extraction.runtime}")
-
-
-# --- convert --------------------------------------------------------------------------------------
 
 
 def convert(

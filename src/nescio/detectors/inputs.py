@@ -411,9 +411,6 @@ def transposed_hint(shape: tuple[int, ...]) -> str:
     )
 
 
-# --- logits -----------------------------------------------------------------------------------
-
-
 def warn_of_odd_logits(data: DetectorInput) -> None:
     """Warn of calibration logits that no multi-label classifier gives.
 
@@ -449,9 +446,6 @@ def warn_of_odd_logits(data: DetectorInput) -> None:
                 "Check the outputs of the model, or leave the label out (Outputs.select_labels).",
                 ImplausibleValuesWarning,
             )
-
-
-# --- copies of samples ------------------------------------------------------------------------
 
 
 def counted_rows(

@@ -233,9 +233,6 @@ def _mean_precision(weights: Values | None, true: Values, false: Values) -> floa
     return _dot(weights, precision) / float(weights.sum())
 
 
-# --- the measures ---------------------------------------------------------------------------------
-
-
 def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
     """Return the share of OOD samples kept when at least the share `tpr` of ID samples is kept.
 
@@ -297,9 +294,6 @@ def aupr_ood_positive(id_scores: Any, ood_scores: Any) -> float:
     0.8333333333333333
     """
     return Ranking.from_scores(id_scores, ood_scores).measures()["aupr_ood_positive"]
-
-
-# --- DeLong's test --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -341,9 +341,6 @@ def _rows_per_block(row_bytes: float) -> int:
     return min(_MOST_ROWS, 1 << math.floor(math.log2(fit)))
 
 
-# --- writing -------------------------------------------------------------------------------------
-
-
 def check_outputs_target(path: str | Path) -> None:
     """Raise unless outputs can be written under this name."""
     if Path(path).suffix.lower() != ".safetensors":
@@ -478,9 +475,6 @@ def _unpack_kept(path: object, tensors: Mapping[str, Array], names: Any) -> dict
         else:
             raise FileFormatError(f"{path} is damaged: the kept column {name!r} is missing.")
     return columns
-
-
-# --- NumPy ------------------------------------------------------------------------------------
 
 
 def _read_npy(path: Path) -> dict[str, Any]:

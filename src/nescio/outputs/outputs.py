@@ -500,9 +500,6 @@ def as_multi_hot(
     return multi_hot(truth, n_labels).astype(np.uint8, copy=False)
 
 
-# --- labels matched by name ----------------------------------------------------------------------
-
-
 def match_labels(
     outputs: Outputs, names: Sequence[str], reads: Sequence[str] = (), *, quiet: bool = False
 ) -> Outputs:
