@@ -241,13 +241,7 @@ def demo(
     # With a network this small, threads wait for each other, and for those that read images.
     torch.set_num_threads(1)
     with stages() as watch:
-        done = run_demo(
-            output,
-            seeds=seeds,
-            device=choose_device("auto"),
-            force=force,
-            watch=watch,
-        )
+        done = run_demo(output, seeds=seeds, device=choose_device("auto"), force=force, watch=watch)
     say(*done.sentences)
     print_result_table(done.table)
     report, detector, unseen = (

@@ -14,15 +14,7 @@ from typer import Argument, Option
 
 from nescio._io.files import check_target
 from nescio._validation import checked_choice
-from nescio.cli.console import (
-    AsJson,
-    Force,
-    print_facts,
-    print_json,
-    print_rows,
-    progress_bar,
-    say,
-)
+from nescio.cli.console import AsJson, Force, print_facts, print_json, print_rows, progress_bar, say
 from nescio.cli.models import (
     MODEL_HELP,
     Device,
