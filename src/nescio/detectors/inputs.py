@@ -582,9 +582,8 @@ def remember_learned_data(detector: Detector, data: DetectorInput) -> None:
 def check_held_out(detector: Detector, data: DetectorInput) -> None:
     """Raise if the detector has learned from this very data; warn if from many of its samples.
 
-    The share of learned samples is estimated from rows with low hashes: of the rows with a hash up
-    to the largest one that was kept, it is known which are learned ones. A hash does not depend on
-    the sample's content in any way that matters, so they stand for all rows.
+    The share of learned samples is estimated from the rows with low hashes, which stand for all: of
+    those with a hash up to the largest one that was kept, it is known which are learned ones.
     """
     for name, learned in getattr(detector, "_learned_from", {}).items():
         matrix = data.arrays.get(name)

@@ -431,10 +431,9 @@ def resample_bins(
 ) -> dict[str, Values]:
     """Compute each measure for every resample, drawn by bin.
 
-    A resample of n samples takes time and memory for n draws, a thousand times. But the measures
-    hardly depend on the order within many narrow bins, and a resample of the counts in the bins is
-    a multinomial draw. The measures of the binned data differ a little from `values`, so those of
-    the resamples are moved by the difference.
+    The measures hardly depend on the order within many narrow bins, and a resample of the counts in
+    the bins is a single multinomial draw. The measures of the binned data differ a little from
+    `values`, so those of the resamples are moved by the difference.
     """
     id_counts, ood_counts = _bins(ranking)
 
@@ -500,9 +499,6 @@ def bca_levels(samples: Values, value: float, tails: list[float]) -> list[float]
         end = bias + shifted / stretched if stretched > 0 else shifted * np.inf
         levels.append(_NORMAL.cdf(end))
     return levels
-
-
-# --- average precision of predictions -------------------------------------------------------------
 
 
 def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Values:

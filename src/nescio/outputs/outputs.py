@@ -527,9 +527,6 @@ def match_labels(
     return outputs.select_labels([position[name] for name in names])
 
 
-# --- joining ---------------------------------------------------------------------------------
-
-
 def join_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Join kept columns of several sets of samples; raise if the sets have other columns."""
     if any(part.keys() != parts[0].keys() for part in parts):
