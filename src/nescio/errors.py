@@ -186,15 +186,15 @@ def listed(names: Sequence[object], shown: int = 5, *, quoted: bool = True) -> s
     return f"{text} and {more:,} more" if more > 0 else text
 
 
-def counted(n: int, noun: str, plural: str = "") -> str:
+def counted(n: int, noun: str) -> str:
     """Return a number with its noun, for a message.
 
     Examples
     --------
-    >>> counted(1, "image"), counted(2000, "image"), counted(2, "class", "classes")
-    ('1 image', '2,000 images', '2 classes')
+    >>> counted(1, "image"), counted(2000, "image")
+    ('1 image', '2,000 images')
     """
-    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
+    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def nearest(name: str, names: Iterable[str], n: int = 3) -> str:

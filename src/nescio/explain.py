@@ -412,9 +412,6 @@ class Reason(Result):
         return [CARD_BARS.draw(rows, name=name), Markup(f"<p class=text>{name}.</p>")] * drawable
 
 
-# --- some samples ---
-
-
 @dataclass(frozen=True)
 class Terms:
     """How a score is made of labels: the sum of the largest of their terms.

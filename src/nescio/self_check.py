@@ -152,9 +152,6 @@ class SelfCheck(Result):
         )
 
 
-# --- the faults -----------------------------------------------------------------------------------
-
-
 def _wrong_scale(images: Array) -> Array:
     if images.dtype == np.uint8:  # a runner takes images of floating point as normalised
         return images.astype(np.float32)

@@ -42,7 +42,7 @@ _HELD = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # by another process
 def existing_file(path: str | Path) -> Path:
     """Return the path of a file that can be read, or raise an error that says why it cannot."""
     path = Path(path)
-    with _explained("read", path):
+    with explained("read", path):
         if "\0" in str(path):
             raise ValueError("a path cannot contain a NUL character")
         if path.is_dir():
@@ -61,7 +61,7 @@ def check_target(path: str | Path, *, force: bool) -> Path:
 
     Call this before a long computation, so that it does not fail at the end.
     """
-    with _explained("write", path):
+    with explained("write", path):
         target = Path(os.path.realpath(path))
         if target.is_dir():
             raise FileError(f"cannot write {path}: it is a directory.")
@@ -78,7 +78,7 @@ def check_target(path: str | Path, *, force: bool) -> Path:
 
 
 @contextmanager
-def _explained(verb: str, path: object) -> Iterator[None]:
+def explained(verb: str, path: object) -> Iterator[None]:
     """Turn the errors of a file system, and those about impossible paths, into ours."""
     try:
         yield
@@ -182,7 +182,7 @@ class Files:
 
     def open(self, path: str) -> IO[bytes]:
         """Open one of the files to read its bytes."""
-        with _explained("read", path):
+        with explained("read", path):
             if self.remote is None:
                 return existing_file(path).open("rb")
             # The readers ask for the bytes that they need: reading ahead would only waste them.
@@ -198,7 +198,7 @@ def find_files(address: str | Path) -> Files:
     if not remote and not is_folder and (os.path.lexists(text) or not _PATTERN.search(text)):
         return Files(text, (str(existing_file(text)),))
     core = require("fsspec.core", "files")
-    with _explained("read", text):
+    with explained("read", text):
         try:
             system, path = core.url_to_fs(text)
         except ImportError as error:  # fsspec names the package

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from nescio._io.files import existing_file, replacing
+from nescio._io.files import existing_file, explained, replacing
 from nescio._validation import Array
 from nescio._version import __version__
-from nescio.errors import FileError, FileFormatError
+from nescio.errors import FileFormatError
 
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the format
 _SHORT_HEADER_BYTES = 1_024
@@ -127,14 +127,11 @@ def read_tensors(
     """
     path = existing_file(path)
     memory: bytes | mmap.mmap
-    try:
-        with path.open("rb") as stream:
-            if copy or not os.fstat(stream.fileno()).st_size:
-                memory = stream.read()
-            else:
-                memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}.") from error
+    with explained("read", path), path.open("rb") as stream:
+        if copy or not os.fstat(stream.fileno()).st_size:
+            memory = stream.read()
+        else:
+            memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     return decode_tensors(memory, path)
 
 
@@ -204,9 +201,6 @@ def _checked_entry(what: object, name: str, entry: Any) -> _Entry:
             f"{what} is damaged: the header entry of {name[:40]!r} is invalid."
         ) from error
     return code, shape, begin, end
-
-
-# --- kinds of files ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

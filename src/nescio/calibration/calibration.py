@@ -297,10 +297,9 @@ _LARGEST_PLACE = 2.0**53  # larger numbers are no index on every processor
 class Counter:
     """Counts the numbers at or below new ones: `np.searchsorted`, but 5 to 9 times faster.
 
-    A binary search among thousands of numbers takes a dozen steps for each new number, and half of
-    them surprise the processor's branch prediction. Here one multiplication finds the cell of a new
-    number, a table says how many numbers lie in lower cells, and three steps for all new numbers at
-    once count those in the same cell. The numbers are ascending, without NaN.
+    The branches of a binary search surprise the processor. Here one multiplication finds the cell
+    of a new number, a table says how many numbers lie in lower cells, and three steps for all new
+    numbers at once count those in the same cell. The numbers are ascending, without NaN.
     """
 
     def __init__(self, ordered: Scores) -> None:
@@ -353,8 +352,7 @@ class _Table(NamedTuple):
 def _places(values: Scores, scale: float, shift: float) -> Scores:
     """Return the cell of each value, with a fraction; 0 for what lies below the first one.
 
-    Every operation keeps the order of the values, also where it rounds. So values in different
-    cells are in the order of their cells.
+    Every operation keeps the order of the values, also where it rounds.
     """
     with np.errstate(over="ignore"):
         places: Scores = values * scale
@@ -460,7 +458,7 @@ class Calibration(Result):
                 GroupWarning,
             )
         large = [str(name) for name, size in sizes.items() if size >= needed]
-        by_group = _threshold_by_group(large, scores, names, tpr, confidence)
+        by_group = _threshold_by_group(large, scores, names, tpr=tpr, confidence=confidence)
         rank = conformal_rank(len(scores), tpr, confidence)
         together = Threshold(np.sort(scores), tpr, confidence, rank)
         return cls({**by_group, ALL: together}, by=CUSTOM)
@@ -511,7 +509,8 @@ class Calibration(Result):
             )
         groups = _edge_names(by, edges)
         names = _names_of_counts(groups, edges, counts[~pilot])
-        by_group = _threshold_by_group(groups, scores[~pilot], names, tpr, confidence)
+        options = {"tpr": tpr, "confidence": confidence}
+        by_group = _threshold_by_group(groups, scores[~pilot], names, **options)
         return cls(by_group, by=by, edges=edges, ranks=tuple(ranks.tolist()))
 
     @property
@@ -620,11 +619,10 @@ class Calibration(Result):
 
     def facts(self) -> dict[str, Any]:
         """Return the settings, and the threshold of each group, as plain data."""
-        first = self.first
         return {
             "n_samples": self.n_samples,
-            "tpr": first.tpr,
-            "confidence": first.confidence,
+            "tpr": self.first.tpr,
+            "confidence": self.first.confidence,
             "by": self.by,
             "threshold": self.threshold_values,
         }
@@ -661,7 +659,7 @@ class Calibration(Result):
     def statement(self, confidence: float = 0.99) -> str:
         """Return the guarantee as text, with one sentence (and line) per group."""
         if self.by is None:
-            return self.thresholds[ALL].statement(confidence)
+            return self.first.statement(confidence)
         return "\n".join(
             f"{self.described(name)}: {threshold.statement(confidence)}"
             for name, threshold in self.thresholds.items()
@@ -706,16 +704,10 @@ def fdr_limit(values: Array, counts: Array, fdr: float) -> float:
 
 
 def _threshold_by_group(
-    groups: list[str],
-    scores: Scores,
-    names: NDArray[np.str_],
-    tpr: float,
-    confidence: float | None,
+    groups: list[str], scores: Scores, names: Array, **options: Any
 ) -> dict[str, Threshold]:
     return {
-        group: Threshold.from_scores(
-            scores[names == group], tpr=tpr, confidence=confidence, group=group
-        )
+        group: Threshold.from_scores(scores[names == group], group=group, **options)
         for group in groups
     }
 

@@ -313,8 +313,7 @@ def for_typer(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with the signature that typer reads options from.
 
     A parameter whose type is a group is replaced by its fields, after the options of the command. A
-    text in `Annotated` is the help of an option, which is a flag if its type is bool. Of the
-    docstring, each paragraph becomes one line: the terminal wraps it.
+    text in `Annotated` is the help of an option. Paragraphs of the docstring become single lines.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}

@@ -29,8 +29,6 @@ from nescio.outputs.files import read_outputs
 _LEVELS = ("debug", "info", "warning", "error")
 _TOKEN_VARIABLE = "NESCIO_TOKEN"
 
-# --- export ---------------------------------------------------------------------------------------
-
 
 def export(
     detector: DetectorFile,
@@ -103,9 +101,6 @@ def _read_samples(path: Path) -> Any:
         raise FileFormatError(
             f"{path} is not an .npy or .npz file, is damaged, or holds Python objects."
         ) from error
-
-
-# --- serve ----------------------------------------------------------------------------------------
 
 
 def serve(

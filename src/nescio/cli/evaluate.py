@@ -52,9 +52,6 @@ _DEFAULT = "default"
 _RECORDED = "recorded"
 
 
-# --- eval -----------------------------------------------------------------------------------------
-
-
 def evaluate_detectors(
     id_path: Annotated[str, ID_DATA],
     ood_paths: Annotated[list[str], OOD_DATA],
@@ -216,9 +213,6 @@ def _print_by_label(comparison: Comparison, detector: str) -> None:
     say(first.summary())
 
 
-# --- choose ---------------------------------------------------------------------------------------
-
-
 def choose(
     train: Annotated[Path, "Training outputs with labels, and with features."],
     held_out: Annotated[
@@ -301,9 +295,6 @@ def _named_paths(option: str, texts: Sequence[str] | None, form: str) -> dict[st
             raise ParameterError(f"{option} {text}: expected {form}.")
         paths[name] = Path(path)
     return paths
-
-
-# --- report ---------------------------------------------------------------------------------------
 
 
 def report(

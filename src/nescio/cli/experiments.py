@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _TEXT = "text"
 
-# --- bench and tables -----------------------------------------------------------------------------
-
 
 def bench(
     run: RunOptions,
@@ -211,9 +209,6 @@ def tables(
         typer.echo("\n".join(FORMATS[format_](table) for table in shown), nl=False)
 
 
-# --- data -----------------------------------------------------------------------------------------
-
-
 def datasets(as_json: AsJson = False) -> None:
     """List the kinds of data sets, with their splits and the path that they need."""
     from nescio.lab.data import DATASETS
@@ -223,9 +218,6 @@ def datasets(as_json: AsJson = False) -> None:
         for name, kind in DATASETS.items()
     ]
     print_rows(rows, as_json=as_json)
-
-
-# --- demo -----------------------------------------------------------------------------------------
 
 
 def demo(
@@ -249,13 +241,7 @@ def demo(
     # With a network this small, threads wait for each other, and for those that read images.
     torch.set_num_threads(1)
     with stages() as watch:
-        done = run_demo(
-            output,
-            seeds=seeds,
-            device=choose_device("auto"),
-            force=force,
-            watch=watch,
-        )
+        done = run_demo(output, seeds=seeds, device=choose_device("auto"), force=force, watch=watch)
     say(*done.sentences)
     print_result_table(done.table)
     report, detector, unseen = (

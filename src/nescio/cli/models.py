@@ -62,9 +62,6 @@ class RunOptions:
     runtime: Runtime = "auto"
 
 
-# --- models -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ModelOptions:
     """What a model's outputs are, and how images become its inputs."""
@@ -184,9 +181,6 @@ def parse_numbers(option: str, text: str | None, kind: type = float) -> Any:
         raise ParameterError(
             f"{option} must be numbers with commas between them, got {text!r}."
         ) from error
-
-
-# --- data -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,7 @@ from typer import Argument, Option
 
 from nescio._io.files import check_target
 from nescio._validation import checked_choice
-from nescio.cli.console import (
-    AsJson,
-    Force,
-    print_facts,
-    print_json,
-    print_rows,
-    progress_bar,
-    say,
-)
+from nescio.cli.console import AsJson, Force, print_facts, print_json, print_rows, progress_bar, say
 from nescio.cli.models import (
     MODEL_HELP,
     Device,
@@ -49,8 +41,6 @@ if TYPE_CHECKING:
 
     from nescio.lab.extraction import Extraction
     from nescio.lab.training import Epoch
-
-# --- train ----------------------------------------------------------------------------------------
 
 
 def train(
@@ -130,9 +120,6 @@ def train(
     print_facts(facts | {"epochs": len(run.history)}, as_json=as_json)
 
 
-# --- tune -----------------------------------------------------------------------------------------
-
-
 def tune(
     model: Annotated[
         Path,
@@ -207,9 +194,6 @@ def tune(
         return
     print_rows(tuning.chosen(), title="Lowest FPR95 on the synthetic sets")
     say(f"saved {output}; training outputs: {outputs_path}")
-
-
-# --- extract --------------------------------------------------------------------------------------
 
 
 def extract(
@@ -309,9 +293,6 @@ def _say_extraction(extraction: Extraction) -> None:
     say(f"{extraction.path}: {extraction.n_images:,} images ({done})")
     if extraction.n_computed:
         say(f"  {extraction.runtime}")
-
-
-# --- convert --------------------------------------------------------------------------------------
 
 
 def convert(

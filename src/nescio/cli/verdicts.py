@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 _SHOWN_GROUPS = 20
 _TELLING_SHARE = 0.1  # of the evidence; what other parts say would only distract
 
-# --- calibrate ------------------------------------------------------------------------------------
-
 
 def calibrate(
     held_out: Annotated[
@@ -195,9 +193,6 @@ def _print_thresholds(detector: Detector) -> None:
         say(f"  ... {len(calibration.thresholds):,} thresholds in all: nescio info shows them.")
 
 
-# --- score ----------------------------------------------------------------------------------------
-
-
 def score(
     detector: DetectorFile,
     data: Annotated[
@@ -307,9 +302,6 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in values]
 
 
-# --- explain --------------------------------------------------------------------------------------
-
-
 def explain(
     detector: DetectorFile,
     data: Annotated[
@@ -384,9 +376,6 @@ def _row(
         hint = nearest(sample_id, ids) or f" The ids are {listed(ids, 3)}."
         raise InputError(f"there is no id {sample_id!r}.{hint}")
     return int(rows[0])
-
-
-# --- detectors and info ---------------------------------------------------------------------------
 
 
 def detectors(as_json: AsJson = False) -> None:

@@ -557,8 +557,6 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         if not getattr(self, "_made_with", {}):
             self._made_with = data.made_with
 
-    # --- on disk ---
-
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the detector as one file, atomically; replace an existing file with `force`."""
         from nescio.detectors import saving

@@ -156,8 +156,6 @@ class Combined(Detector):
         """Return new parts to learn with."""
         return [clone(part) for part in self._unfitted_parts()]
 
-    # --- learning ---
-
     def _learn(self, arrays: Arrays) -> None:
         self.detectors_ = self._new_parts()
         for part in self.detectors_:
@@ -184,8 +182,6 @@ class Combined(Detector):
             calibration is None or calibration.by is not None for calibration in calibrations
         ):
             raise ValueError("its parts are not those of its parameters, or not calibrated")
-
-    # --- scoring ---
 
     def _score(self, arrays: Arrays) -> Array:
         part_scores = np.stack([part.score_samples(arrays) for part in self.detectors_], axis=1)
@@ -215,8 +211,6 @@ class Combined(Detector):
         usual = [part.usual_weight for part in self._unfitted_parts()]
         weights = np.array(self.weights or usual, dtype=np.float64)
         return np.asarray(weights / weights.sum())
-
-    # --- explaining ---
 
     def _explain(self, decided: Decided) -> PartsExplanation:
         data, arrays = decided.data, decided.data.arrays

@@ -411,9 +411,6 @@ def transposed_hint(shape: tuple[int, ...]) -> str:
     )
 
 
-# --- logits -----------------------------------------------------------------------------------
-
-
 def warn_of_odd_logits(data: DetectorInput) -> None:
     """Warn of calibration logits that no multi-label classifier gives.
 
@@ -449,9 +446,6 @@ def warn_of_odd_logits(data: DetectorInput) -> None:
                 "Check the outputs of the model, or leave the label out (Outputs.select_labels).",
                 ImplausibleValuesWarning,
             )
-
-
-# --- copies of samples ------------------------------------------------------------------------
 
 
 def counted_rows(
@@ -588,9 +582,8 @@ def remember_learned_data(detector: Detector, data: DetectorInput) -> None:
 def check_held_out(detector: Detector, data: DetectorInput) -> None:
     """Raise if the detector has learned from this very data; warn if from many of its samples.
 
-    The share of learned samples is estimated from rows with low hashes: of the rows with a hash up
-    to the largest one that was kept, it is known which are learned ones. A hash does not depend on
-    the sample's content in any way that matters, so they stand for all rows.
+    The share of learned samples is estimated from the rows with low hashes, which stand for all: of
+    those with a hash up to the largest one that was kept, it is known which are learned ones.
     """
     for name, learned in getattr(detector, "_learned_from", {}).items():
         matrix = data.arrays.get(name)

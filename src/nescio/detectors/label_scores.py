@@ -14,13 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nescio import scores
-from nescio._validation import (
-    Array,
-    checked_choice,
-    checked_number,
-    checked_share,
-    checked_whole,
-)
+from nescio._validation import Array, checked_choice, checked_number, checked_share, checked_whole
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
 from nescio.explain import Terms

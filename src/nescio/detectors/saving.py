@@ -58,9 +58,6 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-# --- to the file ------------------------------------------------------------------------------
-
-
 def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
     """Return the JSON and the arrays of a detector and of its parts."""
     if not detector.name:
@@ -109,9 +106,6 @@ def _as_json(calibration: Calibration) -> dict[str, Any]:
     ]
     edges, ranks = list(calibration.edges), list(calibration.ranks)
     return {"by": calibration.by, "edges": edges, "ranks": ranks, "groups": groups}
-
-
-# --- from the file ----------------------------------------------------------------------------
 
 
 def load_as(kind: type[DetectorT], path: str | Path) -> DetectorT:

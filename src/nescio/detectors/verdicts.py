@@ -200,21 +200,12 @@ ScoreEngine = Callable[[ScoreBlock, OutputsStream], Iterator[VerdictColumns]]
 
 @dataclass(frozen=True)
 class StreamResult:
-    """The result of scoring all rows of a stream.
-
-    Attributes
-    ----------
-    n_samples, n_flagged : int
-    lowest : dict
-        The most suspicious rows, as columns: row, the verdicts and the user's groups.
-    parts : list of dict
-        All columns, if they were to be kept in memory.
-    """
+    """The result of scoring all rows of a stream."""
 
     n_samples: int
     n_flagged: int
-    lowest: VerdictColumns
-    parts: Sequence[VerdictColumns] = ()
+    lowest: VerdictColumns  # the most suspicious rows: row, the verdicts and the user's groups
+    parts: Sequence[VerdictColumns]  # all columns, if they were to be kept in memory
 
 
 def score_stream(
@@ -231,28 +222,11 @@ def score_stream(
 ) -> StreamResult:
     """Assess every row of a stream and write the verdicts.
 
-    The table has one row per row of the input, in the same order, and the kept columns.
-
-    Parameters
-    ----------
-    detector : Detector
-    stream : OutputsStream
-    output : path, optional
-        A .parquet, .csv or .jsonl file.
-    fdr : float, optional
-        As for `Detector.assess`. All rows are one batch, so that they are scored twice: the first
-        time to find the p-value up to which rows are flagged.
-    with_labels : bool
-        Whether to add the labels that the model predicts, and their probabilities.
-    in_memory : bool
-        Whether to return all columns.
-    force : bool
-        Whether to replace an existing output.
-    on_rows : callable
-        Is called with the number of rows that are done.
-    engine : callable, optional
-        Scores elsewhere, such as on a cluster with `nescio.integrations.ray.ray_scoring`. By
-        default, the threads of this process do.
+    The table has one row per row of the input, in the same order, and the kept columns;
+    `with_labels` adds the labels that the model predicts, and all probabilities. `in_memory`
+    returns all columns. With `fdr`, all rows are one batch, so that they are scored twice: the
+    first time to find the p-value up to which rows are flagged. `on_rows` is called with the number
+    of rows that are done. By default, the threads of this process are the `engine`.
     """
     writer = None if output is None else TableWriter(output, force=force)
     _check_names(stream.kept_names, COLUMNS, "the table of verdicts has a column")

@@ -233,9 +233,6 @@ def _mean_precision(weights: Values | None, true: Values, false: Values) -> floa
     return _dot(weights, precision) / float(weights.sum())
 
 
-# --- the measures ---------------------------------------------------------------------------------
-
-
 def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
     """Return the share of OOD samples kept when at least the share `tpr` of ID samples is kept.
 
@@ -297,9 +294,6 @@ def aupr_ood_positive(id_scores: Any, ood_scores: Any) -> float:
     0.8333333333333333
     """
     return Ranking.from_scores(id_scores, ood_scores).measures()["aupr_ood_positive"]
-
-
-# --- DeLong's test --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -437,10 +431,9 @@ def resample_bins(
 ) -> dict[str, Values]:
     """Compute each measure for every resample, drawn by bin.
 
-    A resample of n samples takes time and memory for n draws, a thousand times. But the measures
-    hardly depend on the order within many narrow bins, and a resample of the counts in the bins is
-    a multinomial draw. The measures of the binned data differ a little from `values`, so those of
-    the resamples are moved by the difference.
+    The measures hardly depend on the order within many narrow bins, and a resample of the counts in
+    the bins is a single multinomial draw. The measures of the binned data differ a little from
+    `values`, so those of the resamples are moved by the difference.
     """
     id_counts, ood_counts = _bins(ranking)
 
@@ -506,9 +499,6 @@ def bca_levels(samples: Values, value: float, tails: list[float]) -> list[float]
         end = bias + shifted / stretched if stretched > 0 else shifted * np.inf
         levels.append(_NORMAL.cdf(end))
     return levels
-
-
-# --- average precision of predictions -------------------------------------------------------------
 
 
 def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Values:

@@ -42,6 +42,7 @@ from nescio.errors import (
 from nescio.outputs.outputs import (
     Head,
     Outputs,
+    as_column,
     check_same_arrays,
     from_content,
     join_columns,
@@ -340,9 +341,6 @@ def _rows_per_block(row_bytes: float) -> int:
     return min(_MOST_ROWS, 1 << math.floor(math.log2(fit)))
 
 
-# --- writing -------------------------------------------------------------------------------------
-
-
 def check_outputs_target(path: str | Path) -> None:
     """Raise unless outputs can be written under this name."""
     if Path(path).suffix.lower() != ".safetensors":
@@ -479,9 +477,6 @@ def _unpack_kept(path: object, tensors: Mapping[str, Array], names: Any) -> dict
     return columns
 
 
-# --- NumPy ------------------------------------------------------------------------------------
-
-
 def _read_npy(path: Path) -> dict[str, Any]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -516,9 +511,8 @@ def _read_npz(path: Path) -> dict[str, Any]:
     # An entry of the archive that is no array is given as bytes.
     if not all(isinstance(array, np.ndarray) for array in (*content.values(), *head)):
         raise FileFormatError(f"{path} {_DAMAGED}")
-    for name in ("ids", "label_names"):
-        if name in content and content[name].ndim != 1:
-            raise ShapeError(f"{name} must have one dimension, got shape {content[name].shape}.")
+    if "label_names" in content:
+        as_column("label_names", content["label_names"])
     if len(head) == len(_HEAD):
         content["head"] = Head(*head)
     return content | {"arrays": arrays}

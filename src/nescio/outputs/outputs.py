@@ -197,7 +197,7 @@ class Outputs(Result):
             manifest=deepcopy(dict(manifest or {})),  # it may hold lists and dicts
             head=head,
             arrays={n: as_matrix(array, n, row_ids) for n, array in (arrays or {}).items()},
-            kept={name: as_column(name, column) for name, column in (kept or {}).items()},
+            kept={n: as_column(f"kept column {n!r}", column) for n, column in (kept or {}).items()},
             index=index,
         )
         self._check_rows_and_names()
@@ -474,20 +474,17 @@ def as_matrix(values: Any, name: str, ids: Sequence[str] | None = None) -> Float
     return array
 
 
-def as_column(name: str, values: Any) -> Array:
-    """Return a kept column as an array; raise unless it has one dimension."""
-    array = to_numpy(values)
+def as_column(name: str, values: Any, dtype: Any = None) -> Array:
+    """Return a column as an array; raise unless it has one dimension."""
+    array = to_numpy(values, dtype)
     if array.ndim != 1:
-        raise ShapeError(f"kept column {name!r} must have one dimension, got shape {array.shape}.")
+        raise ShapeError(f"{name} must have one dimension, got shape {array.shape}.")
     return array
 
 
 def id_array(ids: Any) -> NDArray[np.str_]:
     """Return ids as strings; raise unless they have one dimension."""
-    array = to_numpy(ids, np.object_)
-    if array.ndim != 1:
-        raise ShapeError(f"ids must have one dimension, got shape {array.shape}.")
-    strings = [str(name) for name in array]
+    strings = list(map(str, as_column("ids", ids, np.object_)))
     # NumPy pads every string to the longest: wasteful if the others are short.
     lengths = [len(name) for name in strings]
     room = 4 * max(lengths, default=0) * len(strings)
@@ -501,9 +498,6 @@ def as_multi_hot(
     """Return the multi-hot truth; the columns of a data frame are matched by name."""
     truth = read_truth(labels, names, ids) if is_frame(labels) else labels
     return multi_hot(truth, n_labels).astype(np.uint8, copy=False)
-
-
-# --- labels matched by name ----------------------------------------------------------------------
 
 
 def match_labels(
@@ -531,9 +525,6 @@ def match_labels(
         expected = set(names)
         warn_of_ignored([name for name in theirs if name not in expected], "label")
     return outputs.select_labels([position[name] for name in names])
-
-
-# --- joining ---------------------------------------------------------------------------------
 
 
 def join_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
