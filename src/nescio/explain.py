@@ -710,7 +710,7 @@ class RangesExplanation(ExplainedVerdicts):
     >>> held_out = np.random.default_rng(0).normal(5, 1, (400, 8))
     >>> guard = OutOfRange(tpr=0.99, held_out=True).calibrate(held_out)
     >>> print(guard.explain([[5, 4, 6, 500.0, 4, 6, 5, 7]])[0].ranges[0].text())
-    feature 3 = 500 (usually 1.8027 to 7.4868)
+    feature 3 = 500 (usually 1.803 to 7.487)
     """
 
     layer: str

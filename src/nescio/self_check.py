@@ -32,6 +32,7 @@ MOST_ROWS = 1_000
 _FEWEST_ROWS = 100  # that tell a correlation from chance
 _CORRELATED = 0.25
 _SEEN = 0.5  # the share that is flagged of a fault that counts as seen
+_ENDS = (0.01, 0.99)  # quantiles
 _FAR = 5  # standard deviations
 _LARGEST = 20  # images with larger values are taken to be on the scale from 0 to 255
 _SCALED, _SHUFFLED, _MIRRORED, _NOISE = "x 10", "shuffled", "mirrored", "noise"
@@ -152,6 +153,16 @@ class SelfCheck(Result):
         )
 
 
+def _usual_ends(values: Array) -> Array:
+    """Return the ends of each column without its outliers: one would hide what is in between."""
+    return np.asarray(np.quantile(values, _ENDS, axis=0))
+
+
+def _mirrored(values: Array) -> Array:
+    low, high = _usual_ends(values)
+    return np.clip(low + high - values, low, high).astype(values.dtype)
+
+
 def _wrong_scale(images: Array) -> Array:
     if images.dtype == np.uint8:  # a runner takes images of floating point as normalised
         return images.astype(np.float32)
@@ -189,10 +200,10 @@ FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
         "shifted": (f"{_FAR} standard deviations added", lambda x, _: x + _FAR * x.std(0)),
         "zeros": ("all values 0", lambda x, _: np.zeros_like(x)),
         _SHUFFLED: ("each column shuffled over samples", lambda x, rng: rng.permuted(x, axis=0)),
-        _MIRRORED: ("small values large, by column", lambda x, _: x.max(0) + x.min(0) - x),
+        _MIRRORED: ("small values large, by column", lambda x, _: _mirrored(x)),
         _NOISE: (
             "random numbers in each column's range",
-            lambda x, rng: rng.uniform(x.min(0), x.max(0), x.shape).astype(x.dtype),
+            lambda x, rng: rng.uniform(*_usual_ends(x), x.shape).astype(x.dtype),
         ),
     },
     IMAGES: {
@@ -240,7 +251,10 @@ def _one_column(factor: float, rows: Array, _: Generator) -> Array:
 
 
 def _new_words(frame: Any, _: Generator) -> Any:
-    return frame.assign(**dict.fromkeys(frame.select_dtypes(WORDS), _NEW_WORD))
+    names = list(frame.select_dtypes(WORDS))
+    turn = np.arange(len(frame)) % max(1, len(names))
+    words = {n: frame[n].astype(object).mask(turn == p, _NEW_WORD) for p, n in enumerate(names)}
+    return frame.assign(**words)
 
 
 _UNITS: dict[str, tuple[str, Make]] = {
@@ -254,7 +268,7 @@ FAULTS[TABLES] = {
         if fault not in (_SCALED, "/ 10", _MIRRORED)
     },
     "missing": ("all numbers missing", partial(_of_numbers, lambda x, _: x * np.nan)),
-    "new words": ("unknown words", _new_words),
+    "new words": ("one word of each row unknown", _new_words),
 }
 
 
@@ -297,12 +311,12 @@ def check_faults(
 
 
 def _are_independent(numbers: Array) -> bool:
-    """Return whether the largest correlation of a column with another one is small, on average."""
+    """Return whether the largest rank correlation of a column with another is small, on average."""
     rows = numbers[np.isfinite(numbers).all(1)]
     rows = rows[:, np.ptp(rows, axis=0) > 0] if len(rows) else rows
     if len(rows) < _FEWEST_ROWS or rows.shape[1] < 2:
         return False
-    correlations = np.abs(np.corrcoef(rows, rowvar=False))
+    correlations = np.abs(np.corrcoef(rows.argsort(0).argsort(0), rowvar=False))
     np.fill_diagonal(correlations, 0.0)
     return bool(correlations.max(0).mean() < _CORRELATED)
 

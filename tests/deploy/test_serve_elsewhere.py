@@ -219,7 +219,7 @@ def agrees(answer, prediction) -> bool:
     """Whether the browser says what Python says, but for rounding; gives the verdict."""
     [row] = list(prediction)
     np.testing.assert_allclose(answer["probs"], row.probs, atol=1e-4)
-    np.testing.assert_allclose(answer["score"], row.verdict.score, rtol=1e-4)
+    np.testing.assert_allclose(answer["score"], row.verdict.score, rtol=5e-4)
     np.testing.assert_allclose(answer["pValue"], row.verdict.p_value, atol=0.01)
     assert answer["inside"] == row.verdict.in_distribution
     return answer["inside"]

@@ -180,8 +180,9 @@ def test_the_file_knows_the_columns_of_a_table_and_their_units(tmp_path):
     for row in range(2):
         ours, theirs = (each.explain(strange)[row].by_column() for each in (guarded, exported))
         assert [c.column for c in theirs.ranges] == [c.column for c in ours.ranges]
-        assert (theirs.ranges[0].column, theirs.ranges[0].value) == ("column 2", pytest.approx(1e4))
-        assert theirs.ranges[0].low == pytest.approx(ours.ranges[0].low)
+        [strangest] = (c for c in theirs.ranges if c.column == "column 2")
+        assert strangest.value == pytest.approx(1e4)
+        assert strangest.low in [pytest.approx(c.low) for c in ours.ranges]
     assert ("column 1", "missing") in {(c.column, c.value) for c in theirs.ranges}
     with pytest.raises(ns.NescioError, match="lacks the columns 'column 1' of the model"):
         exported(strange.drop(columns="column 1"))

@@ -414,7 +414,7 @@ def test_the_columns_that_are_strange_are_named(frame):
     assert first.high - first.low > 0.5 * span
     assert (word[0].column, word[0].value) == ("kind", "ultraviolet")
     assert (missing[0].column, missing[0].value) == ("a", "missing")
-    line = f"c = 1e+05 (usually {first.low:.5g} to {first.high:.5g})"
+    line = f"c = 1e+05 (usually {first.low:.4g} to {first.high:.4g})"
     assert line in repr(explanation[1])
     assert line in explanation[1]._repr_html_()
     assert "Out of the usual range: kind = ultraviolet (rare or new)" in repr(explanation[2])

@@ -83,6 +83,22 @@ def test_columns_are_found_by_name_if_the_pipeline_finds_them_so(rng):
     np.testing.assert_array_equal(others.assessment.scores, guarded(table).assessment.scores)
 
 
+def test_a_rare_word_does_not_hide_a_new_one(rng):
+    pandas = pytest.importorskip("pandas")
+    cities = rng.choice(["Oslo", "Paris", "Turku"], 1000, p=[0.6, 0.394, 0.006])
+    table = pandas.DataFrame({"x": rng.normal(size=1000), "city": cities})
+    table["note"] = [f"note {row}" for row in range(1000)]  # each row has its own
+    features = TableFeatures().fit(table)
+    new = table[:4].assign(city=["Oslo", "Turku", "Tokyo", None], note="another note")
+    transformed = features.transform(new)
+    np.testing.assert_array_equal(transformed[:, 4], [0, 1, 8, 8])  # after x, if missing, 2 cities
+    np.testing.assert_array_equal(transformed[:, 5], 1)
+    shown = features.shown(
+        new, *np.stack([features.transform(table).min(0), features.transform(table).max(0)])
+    )
+    assert [row[4] for row in shown["values"]] == [None, None, "Tokyo", "missing"]
+
+
 def test_an_unknown_word_has_a_column():
     pandas = pytest.importorskip("pandas")
     features = TableFeatures().fit(pandas.DataFrame({"kind": ["x", "y", None] * 50}))

@@ -98,7 +98,7 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
     (array([[ True, False,  True],
            [ True, False,  True]]), array([ 1, -1]))
     >>> print(model.explain(new)[1].by_column().ranges[0].text())
-    x0 = 40 (usually -3.7723 to 3.066)
+    x0 = 40 (usually -3.772 to 3.066)
     """
 
     def __init__(

@@ -41,7 +41,7 @@ Layers = str | Sequence[str]
 HEAD_TOLERANCE = 1e-4
 """How far features @ weight.T + bias may be from the logits, relative to the largest of them."""
 
-_NO_CONTRAST = 1e-3  # a standard deviation of pixels: less is as good as none
+_NO_CONTRAST = 0.01  # a standard deviation of pixels: less is rounding, or as good as none
 
 
 def layer_names(features: Layers | None) -> tuple[str, ...]:

@@ -78,14 +78,15 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
       deviations from the mean. A column of 0 and 1 stays as it is. A column that is never negative
       and mostly small, such as incomes or counts, counts by its logarithm; below its smallest
       positive value on a line, on which zeros and negative numbers are too.
-    - Words become one column each. All words of fewer than 1 % of the rows, and those that are new,
-      have one column together: ids and free text add nothing.
+    - Words become one column each. All words of fewer than 1 % of the rows have one column
+      together: ids and free text add nothing.
     - Whole numbers (of an integer type) that are all different in more than 50 rows are taken for
       ids and left out, with a warning. As floats they are kept. Ids that are floats, or that a
       pipeline has scaled, are not noticed: drop them yourself.
     - A missing number counts as the mean, and a further column says that it is missing.
-    - What is missing or a rare word in a column where this never happened in `fit` counts as 8
-      standard deviations.
+    - A new word, and what is missing in a column where this never happened in `fit`, counts as 8
+      standard deviations. In a column of texts or ids, where many words are there only once, a new
+      word counts as a rare one.
     - Times are left out: each new row is later than all training rows.
     - The constant column has the length of a typical row. Detectors that divide features by their
       length, such as `knn`, would not notice without it how far from the mean a row is.
@@ -123,8 +124,13 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         spread = np.where(plain, 1.0, spread)
         self.scale_ = np.where(spread > 0, spread, 1.0)
         fewest = _RARE * len(words)
-        counts = [Counter(column).items() for column in words.T]
-        self.usual_words_ = [sorted(word for word, n in rows if n >= fewest) for rows in counts]
+        counts = [Counter(column) for column in words.T]
+        self.usual_words_ = [sorted(w for w, n in rows.items() if n >= fewest) for rows in counts]
+        # If many rows have a word of their own, as ids and texts do, so will new rows.
+        single = [list(rows.values()).count(1) >= fewest for rows in counts]
+        self.known_words_ = [
+            None if many else sorted(rows) for rows, many in zip(counts, single, strict=True)
+        ]
         self.names_ = list(_check_feature_names_in(self)[self.kept_])
         self.weights_ = np.ones(1)  # of what is missing or a word
         flags = self.transform(X)[:, len(self.names_) : -1]
@@ -137,13 +143,15 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         numbers, words = self._columns(X, reset=False)
         missing = np.isnan(numbers)
         flags = [missing]
-        for column, usual in zip(words.T, self.usual_words_, strict=True):
-            known = column[:, None] == np.array(usual, dtype=object)  # (n_samples, n_words)
-            flags += [known, ~known.any(1, keepdims=True)]
+        for column, usual, known in zip(words.T, self.usual_words_, self.known_words_, strict=True):
+            is_usual = column[:, None] == np.array(usual, dtype=object)  # (n_samples, n_words)
+            is_new = np.zeros(len(column)) if known is None else ~np.isin(column, known)
+            other = np.where(is_new, _MOST_DEVIATIONS, ~is_usual.any(1))
+            flags += [is_usual, other[:, None]]
         return np.hstack(
             [
                 np.where(missing, 0.0, (_bent(numbers, self.bends_) - self.mean_) / self.scale_),
-                np.hstack(flags) * self.weights_,
+                np.minimum(np.hstack(flags) * self.weights_, _MOST_DEVIATIONS),
                 np.full((len(numbers), 1), np.sqrt(numbers.shape[1] + words.shape[1])),
             ]
         )
@@ -185,7 +193,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         missing = np.full(numbers.shape, "missing")
         constant = np.full((len(numbers), 1), None)
         values = np.hstack([numbers, missing, texts, constant], dtype=object)
-        hidden = (features <= 0) | (high > 0.5)  # a word is unusual if its column is usually 0
+        hidden = features <= np.maximum(high, 0)  # of words and what is missing
         is_flag = np.isin(features, (0, 1)) & (np.abs(low) < 0.01) & (np.abs(high - 1) < 0.01)
         hidden[:, :n_numbers] = np.isnan(numbers) | is_flag[:, :n_numbers]
         values[hidden] = None
