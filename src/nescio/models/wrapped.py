@@ -473,6 +473,8 @@ class Wrapped:
         too_few = reason and isinstance(detector, Combined) and len(outputs) < needed
         if detector is None or too_few:
             detector, reason = default_detector(held_out=outputs, has_learned=has_learned)
+            if too_few and not has_learned:  # `fit` has said what is in the way
+                reason = reason.partition(" but ")[0] + " but " + self.reason.partition(" but ")[2]
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
         calibrated = Wrapped(model.runner, detector, reason)
@@ -480,7 +482,7 @@ class Wrapped:
             calibrated.checked = calibrated.self_check(
                 held_out, outputs=outputs, groups=groups, n_samples=_FEW, batch_size=batch_size
             )
-            warn_of_blind_spots(calibrated.checked, has_learned=bool(detector.learns_from))
+            warn_of_blind_spots(calibrated.checked, has_learned=has_learned or bool(self.reason))
         return calibrated
 
     def self_check(
