@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
 _WIDEST_NAME = 40  # a longer first column is folded
-NAMED_LABELS = 12  # that are printed
+NAMED_LABELS = 30  # that are printed
 
 # --- the application ------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
 _LABELS_SHOWN, _LABELS_NAMED = 12, 5
 _GROUPS_SHOWN = 30
+_SAID_IN_DETAIL = "Out of the usual range: "
 _PARTS = {  # the parts of the default, in words
     "label_neighbours": "unlike the training samples that have its labels",
     "linear_probe": "its features speak for no label",
@@ -360,7 +361,8 @@ class Why(NamedTuple):
 
     def text(self, known: str) -> str:
         """Write it as a sentence, without the words that the page has said already."""
-        words = "" if self.words == known and self.detail else f"{self.words}."
+        said = self.words == known or self.detail.startswith(_SAID_IN_DETAIL)
+        words = "" if said and self.detail else f"{self.words}."
         if self.share is not None:
             return f"{self.share:.0%} of the evidence: {words} {self.detail}".strip()
         return f"{words[:1].upper()}{words[1:]} {self.detail}".strip()
@@ -461,7 +463,7 @@ def flagged_by_label(
         which = " or ".join(by_count.suffering)
         plural = "label" if which == "1" else "labels"
         text += f" Inputs with {which} {kind} {plural} are flagged more often than the others."
-        if kind == "predicted":
+        if kind == "predicted" and groups is None:  # not both --by and --group-column
             text += " calibrate --by label_count would hold the promise for each number of labels."
     return {
         "kind": kind,
