@@ -390,8 +390,6 @@ def describe(
 ) -> str:
     """Describe what was read in one line: rows, labels and the columns that were ignored."""
     shown = "" if names is None else f" ({listed(names, NAMED_LABELS, quoted=False)})"
-    if names is not None and len(names) > NAMED_LABELS:  # a column that is no label is often last
-        shown = f" ({', '.join(names[: NAMED_LABELS - 1])}, ..., {names[-1]})"
     line = f"{n_rows:,} rows x {counted(n_labels, 'label')}{shown}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 

@@ -524,9 +524,6 @@ def _read_npz(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # as above
         raise FileFormatError(f"{path} {_DAMAGED}") from error
-    # An entry of the archive that is no array is given as bytes.
-    if not all(isinstance(array, np.ndarray) for array in (*content.values(), *head)):
-        raise FileFormatError(f"{path} {_DAMAGED}")
     for name in ("ids", "label_names"):
         if name in content and content[name].ndim != 1:
             raise ShapeError(f"{name} must have one dimension, got shape {content[name].shape}.")

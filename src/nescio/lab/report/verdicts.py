@@ -362,10 +362,10 @@ class Why(NamedTuple):
     def text(self, known: str) -> str:
         """Write it as a sentence, without the words that the page has said already."""
         said = self.words == known or self.detail.startswith(_SAID_IN_DETAIL)
-        words = "" if said and self.detail else f"{self.words}."
+        text = self.detail if said and self.detail else f"{self.words}. {self.detail}".strip()
         if self.share is not None:
-            return f"{self.share:.0%} of the evidence: {words} {self.detail}".strip()
-        return f"{words[:1].upper()}{words[1:]} {self.detail}".strip()
+            return f"{self.share:.0%} of the evidence: {text}"
+        return text[:1].upper() + text[1:]
 
 
 def _reasons(detector: Detector, samples: Outputs) -> list[list[Why]]:
