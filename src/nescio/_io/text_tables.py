@@ -86,17 +86,15 @@ def _reason(error: Exception, names: list[str]) -> str:
 def _decimal_sign(data: bytes, names: list[str], separator: str, columns: Columns) -> str:
     """Return the sign in the first numbers that are not kept as text; raise if there are two."""
     text, is_text = data[: 1 << 16].decode("utf-8", "replace"), columns.text_columns(names)
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[str, str] = {}
     for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
         for name, cell in zip(names, row, strict=False):
-            number = _FRACTION.fullmatch(cell)
-            if number and number[1] not in found and not is_text.get(name):
-                found[number[1]] = name, cell
+            if not is_text.get(name) and (number := _FRACTION.fullmatch(cell)):
+                found.setdefault(number[1], f"{name!r} ({cell})")
     if len(found) > 1:
-        (name, cell), (other, point) = found[","], found["."]
         raise InputError(
-            f"column {name!r} has a decimal comma ({cell}), and column {other!r} a decimal point "
-            f"({point}). Write one kind, or pass decimal=... (--decimal)."
+            f"numbers with a decimal comma in column {found[',']}, and with a decimal point in "
+            f"column {found['.']}: write one kind, or pass decimal=... (--decimal)."
         )
     return next(iter(found), ".")
 

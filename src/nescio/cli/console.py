@@ -290,8 +290,7 @@ class DataOptions:
 
     def reading(self, **options: Any) -> dict[str, Any]:
         """Return how files are read, as the functions that read outputs take it."""
-        columns = self.columns(**options)
-        return {"from_probs": self.from_probs, "columns": columns}
+        return {"from_probs": self.from_probs, "columns": self.columns(**options)}
 
 
 def read_names(path: str) -> list[str]:

@@ -502,12 +502,11 @@ def _read_npz(path: Path) -> dict[str, Any]:
                 raise FileFormatError(f"{path} has no array named logits; it has {sorted(names)}.")
             optional = (*MATRICES[1:], "ids", "label_names")
             headers = {name: _array_header(archive, name) for name in names}
-            for name in (logits, *optional, *_HEAD):
+            for name in ("ids", "label_names"):
                 if name in names and headers[name][1].hasobject:
-                    kind = "str" if name in ("ids", "label_names") else "float"
                     raise FileFormatError(
                         f"array {name!r} of {path} holds Python objects: save "
-                        f"np.array(list({name}), dtype={kind}) instead."
+                        f"np.array(list({name}), dtype=str) instead."
                     )
             content: dict[str, Any] = {"logits": archive[logits]}
             content |= {name: archive[name] for name in optional if name in names}

@@ -225,7 +225,6 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     ]
     cases = [{"set_name": evidence.id_name, "cases": suspicious}]
     sets = _first_inputs(chosen, evidence, doubt) if evidence.ood_outputs else []
-    checked = detector.self_check(outputs, groups=groups, from_probs=False)
     return {
         "chosen": chosen,
         "id_name": evidence.id_name,
@@ -247,7 +246,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "sets": sets,
         "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
         "by_label": flagged_by_label(evidence, above, ood_above),
-        "self_check": checked,
+        "self_check": detector.self_check(outputs, groups=groups, from_probs=False),
     }
 
 
@@ -338,14 +337,13 @@ def _first_inputs(chosen: Chosen, evidence: Evidence, doubt: str) -> list[dict[s
         verdicts = chosen.assess(outputs)
         rows = range(min(_FIRST_INPUTS, len(outputs)))
         cases = [_case(chosen, evidence, name, verdicts, row, doubt) for row in rows]
-        through = _percent(verdicts.in_distribution.mean())
         sets.append(
             {
                 "name": name,
                 "is_id": outputs is evidence.id_outputs,
                 "n_inputs": len(outputs),
                 "n_flagged": len(verdicts.flagged),
-                "at_own": f"at its own threshold: {through} through",
+                "at_own": f"at its own threshold: {_percent(verdicts.in_distribution.mean())} through",
                 "cases": cases,
             }
         )
