@@ -122,7 +122,7 @@ def test_two_decimal_signs_are_named_with_their_columns(tmp_path):
     (tmp_path / "x.csv").write_text('id,cat,dog,note\n1,-1.5,"2,5","1,5"\n2,1.5,"3,5",x\n')
     reason = r"comma in column 'dog' \(2,5\), and with a decimal point in column 'cat' \(-1.5\)"
     for labels in (None, ["cat", "dog"]):
-        with pytest.raises(InputError, match=rf"x\.csv: {reason}.*--decimal"):
+        with pytest.raises(InputError, match=rf"x\.csv: .*{reason}.*--decimal"):
             Outputs.load(tmp_path / "x.csv", labels=labels)
     assert Outputs.load(tmp_path / "x.csv", labels="cat", ignore="note").n_labels == 1
 
