@@ -198,15 +198,17 @@ def counted(n: int, noun: str) -> str:
 
 
 def nearest(name: str, names: Iterable[str], n: int = 3) -> str:
-    """Return a hint at similar names, for an error message; empty if there are none.
+    """Return a hint at names that are similar but for case, for a message; empty without any.
 
     Examples
     --------
     >>> nearest("sedes", ["seeds", "title"])
     " Did you mean 'seeds'?"
     """
-    matches = difflib.get_close_matches(name, list(names), n, cutoff=0.5)
-    return f" Did you mean {' or '.join(map(repr, matches))}?" if matches else ""
+    by_lower = {each.lower(): each for each in names}
+    matches = difflib.get_close_matches(name.lower(), by_lower, n, cutoff=0.6)
+    said = " or ".join(repr(by_lower[match]) for match in matches)
+    return f" Did you mean {said}?" if said else ""
 
 
 def label_difference(

@@ -122,6 +122,8 @@ def test_chosen_labels_are_taken_in_order_and_all_others_ignored(logits):
         ({"id_column": "cat", "ignore": "cat"}, "'cat' has 2 roles"),
         ({"ignore": "*"}, "no columns of logits"),
         ({"ignore": "txet"}, "Did you mean .text"),
+        ({"id_column": "ID"}, "Did you mean 'id'"),
+        ({"ignore": "ctxz"}, "The columns are 'id', 'cat'"),
     ],
 )
 def test_mistakes_are_explained(logits, said, reason):

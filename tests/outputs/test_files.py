@@ -118,6 +118,30 @@ def test_the_place_of_a_bad_cell_is_named(tmp_path):
         Outputs.load(tmp_path / "x.csv", labels="*")
 
 
+def test_two_decimal_signs_are_named_with_their_columns(tmp_path):
+    (tmp_path / "x.csv").write_text('id,cat,dog,note\n1,-1.5,"2,5","1,5"\n2,1.5,"3,5",x\n')
+    reason = r"comma in column 'dog' \(2,5\), and with a decimal point in column 'cat' \(-1.5\)"
+    for labels in (None, ["cat", "dog"]):
+        with pytest.raises(InputError, match=rf"x\.csv: .*{reason}.*--decimal"):
+            Outputs.load(tmp_path / "x.csv", labels=labels)
+    assert Outputs.load(tmp_path / "x.csv", labels="cat", ignore="note").n_labels == 1
+
+
+def test_the_row_of_bad_json_lines_says_how_it_is_counted(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"cat": 1.5}\n{"cat": "x"}\n')
+    with pytest.raises(FileFormatError, match=r"in row 1 \(counted from 0\)"):
+        Outputs.load(tmp_path / "x.jsonl")
+
+
+def test_an_array_of_python_objects_is_named_with_a_remedy(tmp_path):
+    ids = np.array(["a", "b"], dtype=object)
+    np.savez(tmp_path / "x.npz", logits=np.eye(2), ids=ids)
+    with pytest.raises(FileFormatError, match=r"'ids' .* np\.array\(list\(ids\), dtype=str\)"):
+        Outputs.load(tmp_path / "x.npz")
+    np.savez(tmp_path / "x.npz", logits=np.eye(2), other=ids)  # it is not needed
+    assert len(Outputs.load(tmp_path / "x.npz")) == 2
+
+
 def test_a_pattern_of_labels_takes_no_column_with_another_role(tmp_path):
     text = "id,customer,site,note,cat,dog\na,c,s,n,1.5,2\nb,c,s,n,2.5,-3\n"
     (tmp_path / "x.csv").write_text(text)

@@ -21,6 +21,7 @@ UNNAMED_COLUMN = "Unnamed: 0"
 _MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"]
 # A sign or a fraction: such a cell in a first line is data, and not the name of a column.
 _DATA = re.compile(r"[-+]\d+|[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
+_FRACTION = re.compile(r"[-+]?\d+([.,])\d+")
 _JSON_BLOCK = 1 << 26  # bytes; a line must fit
 
 
@@ -43,7 +44,7 @@ def read_text(files: Files, columns: Columns) -> Any:
         try:
             return json.read_json(pyarrow.BufferReader(data), options)
         except (pyarrow.ArrowException, ValueError) as error:
-            reason = str(error).partition("\n")[0]
+            reason = re.sub(r"(in row \d+)", r"\1 (counted from 0)", str(error).partition("\n")[0])
             if data.lstrip().startswith(b"["):
                 reason = "it holds one array. Write one object per line."
             raise FileFormatError(f"cannot read {what} as JSON lines: {reason}") from error
@@ -55,7 +56,7 @@ def read_text(files: Files, columns: Columns) -> Any:
         usual, *";\t,|", key=lambda sign: first_line.count(sign.encode())
     )
     names = _csv_names(data, separator, what)
-    decimal = columns.decimal or _decimal_sign(data, separator)
+    decimal = columns.decimal or _decimal_sign(data, names, separator, columns)
     try:
         try:
             table = _read_csv(data, names, separator, decimal, columns)
@@ -82,13 +83,20 @@ def _reason(error: Exception, names: list[str]) -> str:
     return text.removeprefix("CSV parse error: ") + ". Every row must have a cell for each column."
 
 
-def _decimal_sign(data: bytes, separator: str) -> str:
-    """Return a comma if some cells are numbers with a comma, and none has a point."""
-    quote = rb'"' if separator == "," else rb'"?'
-    number = rb"[\r\n%b]%b[-+]?\d+([.,])\d+%b[\r\n%b]"
-    number %= (separator.encode(), quote, quote, separator.encode())
-    signs = {match[1] for match in re.finditer(number, data[: 1 << 16])}
-    return "," if signs == {b","} else "."
+def _decimal_sign(data: bytes, names: list[str], separator: str, columns: Columns) -> str:
+    """Return the sign in the first numbers that are not kept as text; raise if there are two."""
+    text, is_text = data[: 1 << 16].decode("utf-8", "replace"), columns.text_columns(names)
+    found: dict[str, str] = {}
+    for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+        for name, cell in zip(names, row, strict=False):
+            if not is_text.get(name) and (number := _FRACTION.fullmatch(cell)):
+                found.setdefault(number[1], f"{name!r} ({cell})")
+    if len(found) > 1:
+        raise InputError(
+            f"numbers with a decimal comma in column {found[',']}, and with a decimal point in "
+            f"column {found['.']}: write one kind, or pass decimal=... (--decimal)."
+        )
+    return next(iter(found), ".")
 
 
 def _read_csv(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
 _WIDEST_NAME = 40  # a longer first column is folded
-NAMED_LABELS = 12  # that are printed
+NAMED_LABELS = 30  # that are printed
 
 # --- the application ------------------------------------------------------------------------------
 
@@ -290,8 +290,7 @@ class DataOptions:
 
     def reading(self, **options: Any) -> dict[str, Any]:
         """Return how files are read, as the functions that read outputs take it."""
-        columns = self.columns(**options)
-        return {"from_probs": self.from_probs, "columns": columns}
+        return {"from_probs": self.from_probs, "columns": self.columns(**options)}
 
 
 def read_names(path: str) -> list[str]:
@@ -389,8 +388,6 @@ def describe(
 ) -> str:
     """Describe what was read in one line: rows, labels and the columns that were ignored."""
     shown = "" if names is None else f" ({listed(names, NAMED_LABELS, quoted=False)})"
-    if names is not None and len(names) > NAMED_LABELS:  # a column that is no label is often last
-        shown = f" ({', '.join(names[: NAMED_LABELS - 1])}, ..., {names[-1]})"
     line = f"{n_rows:,} rows x {counted(n_labels, 'label')}{shown}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 

@@ -26,7 +26,7 @@ CHANGES = {  # Change.kind in words
     "flagged share does not show this)",
     "some higher": "are mostly as before, but some score much higher than the calibration data",
     "more extreme": "score very low or very high more often than the calibration data",
-    "less extreme": "score very low or very high less often than the calibration data",
+    "less extreme": "have scores that vary less than those of the calibration data",
 }
 ADVICE = (
     "What to do: look at these inputs. If something is broken (a sensor, the preprocessing, the "

@@ -495,22 +495,29 @@ def _read_npz(path: Path) -> dict[str, Any]:
             logits = names[0] if len(names) == 1 else "logits"
             if logits not in names:
                 raise FileFormatError(f"{path} has no array named logits; it has {sorted(names)}.")
-            content: dict[str, Any] = {"logits": archive[logits]}
             optional = (*MATRICES[1:], "ids", "label_names")
+            headers = {name: _array_header(archive, name) for name in names}
+            for name in ("ids", "label_names"):
+                if name in names and headers[name][1].hasobject:
+                    raise FileFormatError(
+                        f"array {name!r} of {path} holds Python objects: save "
+                        f"np.array(list({name}), dtype=str) instead."
+                    )
+            content: dict[str, Any] = {"logits": archive[logits]}
             content |= {name: archive[name] for name in optional if name in names}
             head = [archive[name] for name in _HEAD if name in names]
             own_names = [name for name in names if name not in (logits, *optional, *_HEAD)]
             n_samples = len(content["logits"])
             arrays = {
-                name: archive[name] for name in own_names if _is_matrix(archive, name, n_samples)
+                name: archive[name]
+                for name in own_names
+                for shape, dtype in [headers[name]]
+                if len(shape) == 2 and shape[0] == n_samples and dtype.kind in "fiu"
             }
     except FileFormatError:
         raise
     except Exception as error:  # as above
         raise FileFormatError(f"{path} {_DAMAGED}") from error
-    # An entry of the archive that is no array is given as bytes.
-    if not all(isinstance(array, np.ndarray) for array in (*content.values(), *head)):
-        raise FileFormatError(f"{path} {_DAMAGED}")
     if "label_names" in content:
         as_column("label_names", content["label_names"])
     if len(head) == len(_HEAD):
@@ -518,13 +525,10 @@ def _read_npz(path: Path) -> dict[str, Any]:
     return content | {"arrays": arrays}
 
 
-def _is_matrix(archive: Any, name: str, n_samples: int) -> bool:
-    """Return whether an array has numbers and one row per sample; read only its header.
-
-    A small archive may hold an array of gigabytes that is not needed.
-    """
+def _array_header(archive: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and type of an array: it may have gigabytes that are not needed."""
     members = archive.zip.namelist()
     with archive.zip.open(name if name in members else f"{name}.npy") as stream:
         read = (read_array_header_1_0, read_array_header_2_0)[read_magic(stream) != (1, 0)]
         shape, _, dtype = read(stream)
-    return len(shape) == 2 and shape[0] == n_samples and dtype.kind in "fiu"
+    return shape, dtype

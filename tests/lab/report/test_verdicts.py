@@ -129,9 +129,7 @@ def test_the_most_suspicious_inputs_come_with_their_reasons(own):
     first = describe_verdicts(chosen, changed)["suspicious"][0]
     assert first["name"] == "folder/7.jpg"
     assert first["verdicts"][0]["strange"] == "as strange as 1 in 200 or rarer"
-    assert (
-        "values out of their usual range. Out of the usual range: label-2 = 900" in first["why"][0]
-    )
+    assert "of the evidence: Out of the usual range: label-2 = 900" in first["why"][0]
 
 
 def test_nothing_speaks_against_an_input_that_is_not_flagged(own):
@@ -383,6 +381,18 @@ def test_without_truth_the_most_likely_label_counts(evidence):
     assert (said["kind"], said["label_kind"]) == ("predicted", "most likely")
     assert said["Label"] == [("label 2", 10, 5), ("label 0", 90, 0)]
     assert said["Number of labels"] == [("0", 100, 5)]
+
+
+def test_groups_of_the_user_are_not_told_to_calibrate_by_label_count(evidence):
+    logits = np.full((300, 3), -3.0)
+    logits[:40, 0] = 3
+    outputs = Outputs(logits)
+    advice = "calibrate --by label_count"
+    assert advice in tables_of(replace(evidence, id_outputs=outputs), np.arange(300) < 30)["text"]
+    grouped = replace(outputs, kept={"group": np.full(300, "Brno")})
+    said = tables_of(replace(evidence, id_outputs=grouped), np.arange(300) < 30)["text"]
+    assert "Inputs with 1 predicted label are flagged more often" in said
+    assert advice not in said
 
 
 def test_many_labels_are_cut(make_evidence):

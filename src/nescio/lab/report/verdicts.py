@@ -46,6 +46,7 @@ _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
 _LABELS_SHOWN, _LABELS_NAMED = 12, 5
 _GROUPS_SHOWN = 30
+_SAID_IN_DETAIL = "Out of the usual range: "
 _PARTS = {  # the parts of the default, in words
     "label_neighbours": "unlike the training samples that have its labels",
     "linear_probe": "its features speak for no label",
@@ -224,7 +225,6 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     ]
     cases = [{"set_name": evidence.id_name, "cases": suspicious}]
     sets = _first_inputs(chosen, evidence, doubt) if evidence.ood_outputs else []
-    checked = detector.self_check(outputs, groups=groups, from_probs=False)
     return {
         "chosen": chosen,
         "id_name": evidence.id_name,
@@ -246,7 +246,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "sets": sets,
         "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
         "by_label": flagged_by_label(evidence, above, ood_above),
-        "self_check": checked,
+        "self_check": detector.self_check(outputs, groups=groups, from_probs=False),
     }
 
 
@@ -360,10 +360,11 @@ class Why(NamedTuple):
 
     def text(self, known: str) -> str:
         """Write it as a sentence, without the words that the page has said already."""
-        words = "" if self.words == known and self.detail else f"{self.words}."
+        said = self.words == known or self.detail.startswith(_SAID_IN_DETAIL)
+        text = self.detail if said and self.detail else f"{self.words}. {self.detail}".strip()
         if self.share is not None:
-            return f"{self.share:.0%} of the evidence: {words} {self.detail}".strip()
-        return f"{words[:1].upper()}{words[1:]} {self.detail}".strip()
+            return f"{self.share:.0%} of the evidence: {text}"
+        return text[:1].upper() + text[1:]
 
 
 def _reasons(detector: Detector, samples: Outputs) -> list[list[Why]]:
@@ -461,7 +462,7 @@ def flagged_by_label(
         which = " or ".join(by_count.suffering)
         plural = "label" if which == "1" else "labels"
         text += f" Inputs with {which} {kind} {plural} are flagged more often than the others."
-        if kind == "predicted":
+        if kind == "predicted" and groups is None:  # not both --by and --group-column
             text += " calibrate --by label_count would hold the promise for each number of labels."
     return {
         "kind": kind,
