@@ -160,7 +160,8 @@ def _usual_ends(values: Array) -> Array:
 
 def _mirrored(values: Array) -> Array:
     low, high = _usual_ends(values)
-    return np.clip(low + high - values, low, high).astype(values.dtype)
+    mirrored: Array = np.clip(low + high - values, low, high).astype(values.dtype)
+    return mirrored
 
 
 def _wrong_scale(images: Array) -> Array:
@@ -175,9 +176,11 @@ def _of_channels(images: Array, function: Callable[..., Array]) -> Array:
     return function(images, axis=axes, keepdims=True).astype(images.dtype)
 
 
-def _random_pixels(images: Array, rng: Generator) -> Array:
-    low, high = _of_channels(images, np.min), _of_channels(images, np.max)
-    return rng.uniform(low, high, images.shape).astype(images.dtype)
+def _noise(values: Array, rng: Generator) -> Array:
+    low, high = _usual_ends(values)
+    if values.ndim == 4:
+        low, high = _of_channels(values, np.min), _of_channels(values, np.max)
+    return rng.uniform(low, high, values.shape).astype(values.dtype)
 
 
 def _from_0_to_1(images: Array) -> Array:
@@ -201,10 +204,7 @@ FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
         "zeros": ("all values 0", lambda x, _: np.zeros_like(x)),
         _SHUFFLED: ("each column shuffled over samples", lambda x, rng: rng.permuted(x, axis=0)),
         _MIRRORED: ("small values large, by column", lambda x, _: _mirrored(x)),
-        _NOISE: (
-            "random numbers in each column's range",
-            lambda x, rng: rng.uniform(*_usual_ends(x), x.shape).astype(x.dtype),
-        ),
+        _NOISE: ("random numbers in each column's range", _noise),
     },
     IMAGES: {
         "black": ("each channel its smallest value", lambda x, _: 0 * x + _of_channels(x, np.min)),
@@ -217,7 +217,7 @@ FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
             "the pixels of each image shuffled",
             lambda x, rng: rng.permuted(x.reshape(len(x), -1), axis=1).reshape(x.shape),
         ),
-        _NOISE: ("random pixels", _random_pixels),
+        _NOISE: ("random pixels", _noise),
     },
     TEXTS: {
         "empty": ("no text at all", lambda texts, _: ["" for _ in texts]),
