@@ -177,9 +177,8 @@ def _of_channels(images: Array, function: Callable[..., Array]) -> Array:
 
 
 def _noise(values: Array, rng: Generator) -> Array:
-    low, high = _usual_ends(values)
-    if values.ndim == 4:
-        low, high = _of_channels(values, np.min), _of_channels(values, np.max)
+    ends = [_of_channels(values, end) for end in (np.min, np.max)] if values.ndim == 4 else None
+    low, high = ends or _usual_ends(values)
     return rng.uniform(low, high, values.shape).astype(values.dtype)
 
 
