@@ -58,8 +58,6 @@ TUNING_VERSION = 1
 
 _ID = "in-distribution"
 
-# --- a step ---------------------------------------------------------------------------------------
-
 
 class Perturbation(NamedTuple):
     """What one forward pass and the backward passes give for a batch."""
@@ -286,9 +284,6 @@ def _check_same(what: str, theirs: tuple[Any, Any], ours: tuple[str, str], comma
         raise ParameterError(f"{what} another network. Make them again: {command}.")
     if theirs[1] != ours[1]:
         raise ParameterError(f"{what} {theirs[1]} features, not {ours[1]}.")
-
-
-# --- tuning ---------------------------------------------------------------------------------------
 
 
 def tune(

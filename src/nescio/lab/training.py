@@ -167,9 +167,6 @@ def initial_checkpoint(settings: TrainSettings, label_names: Sequence[str]) -> C
     return Checkpoint(network, architecture, tuple(label_names), settings.preprocessing)
 
 
-# --- epochs ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Examples:
     """What the trained part of a network takes, images or features, and the labels."""

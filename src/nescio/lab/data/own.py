@@ -23,8 +23,6 @@ _RESERVED = ("path", "split", "id", "labels")
 
 Rows = dict[str, dict[str, Any]]  # cells by "photos.csv, line 3" or "photos.parquet, row 2"
 
-# --- folders --------------------------------------------------------------------------------------
-
 
 def load_folder(root: str | Path, split: str = "", *, skip_bad: bool = False) -> Split:
     """Index a folder of class folders: each image has one label, the name of its class folder.

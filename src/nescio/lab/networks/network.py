@@ -115,9 +115,6 @@ def checked_logits(outputs: object, n_labels: int) -> Tensor:
     raise ShapeError(f"the network must return logits of shape (n_images, {n_labels}), got {what}.")
 
 
-# --- building -------------------------------------------------------------------------------------
-
-
 def build_network(
     name: str,
     n_labels: int,
@@ -297,9 +294,6 @@ def load_own(target: str) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise ParameterError(f"{target}() must return a torch module, got {type(made).__name__}.")
     return made
-
-
-# --- checkpoints ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -225,9 +225,6 @@ def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         yield name, f"{text[:_LONGEST_FACT]} … (see the result file)" if long else text
 
 
-# --- chapters -------------------------------------------------------------------------------------
-
-
 def _chapter(
     anchor: str, lines: Sequence[Line], first: Evidence | None, pair: Pair
 ) -> dict[str, Any]:
