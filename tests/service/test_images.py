@@ -1,8 +1,10 @@
 """Images that would keep a decoder busy, or fill the memory, are rejected; others still work."""
 
 import io
+import re
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,6 +61,35 @@ def test_a_decoder_that_was_killed_is_replaced(pool, good):
     first.wait()
     pool.decode(good, SIZE)
     assert pool._idle != [first]
+
+
+@pytest.mark.parametrize("max_pixels", [100, 300_000])
+def test_few_pixels_leave_room_for_the_modules_and_formats(max_pixels, encoded_image):
+    pool = Decoders(max_pixels)
+    try:
+        for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"):
+            assert pool.decode(encoded_image(np.zeros((9, 9, 3)), kind), SIZE).shape == (3, 8, 8)
+    finally:
+        pool.stop()
+
+
+@pytest.mark.skipif("sys.platform != 'linux'")
+def test_memory_is_limited_beside_that_of_the_modules(pool, good, monkeypatch):
+    monkeypatch.setattr(pool, "_max_pixels", 10**6)
+    pool.decode(good, SIZE)
+    (process,) = pool._idle
+    status = Path(f"/proc/{process.pid}/status").read_text("utf-8")
+    reserved = int(re.search(r"VmSize:\s+(\d+) kB", status)[1]) * 1024
+    (limit,) = re.findall(r"address space +(\d+)", Path(f"/proc/{process.pid}/limits").read_text())
+    assert 200e6 < int(limit) - reserved < 400e6
+
+
+def test_without_pillow_the_service_is_at_fault(monkeypatch, tmp_path, good):
+    (tmp_path / "PIL").mkdir()
+    (tmp_path / "PIL" / "__init__.py").write_text("raise ImportError", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError, match="Pillow"):
+        Decoders(10**6).decode(good, SIZE)
 
 
 @pytest.mark.parametrize("shape", [(1, 65_536, 3), (65_536, 1, 3)])

@@ -25,8 +25,11 @@ from nescio.models.images import Preprocessing, read_image
 
 DECODING_SECONDS = 10  # of processor time per image
 LONGEST_SECONDS = 60.0  # per image, however little of the processor the decoder gets
-_MEMORY = 500_000_000  # bytes, for the interpreter and the file
+_INTERPRETER = 220_000_000  # bytes; the addresses that it reserves are more, and vary
+_MEMORY = 280_000_000  # bytes, for the file
 _MEMORY_PER_PIXEL = 32  # greyscale of 16 bits takes 20 while it is scaled
+
+_NO_PILLOW = 3  # exit code of a decoder
 
 _REQUEST = struct.Struct("<QQII")  # bytes of the file, most pixels, side of the square, seconds
 _ANSWER = struct.Struct("<?Q")  # whether it is an image, bytes of pixels or of text
@@ -73,7 +76,10 @@ class Decoders:
             is_image, n_bytes = _ANSWER.unpack(_read(process.stdout, _ANSWER.size))
             data = _read(process.stdout, n_bytes)
         except (OSError, EOFError) as error:
+            code = process.wait()  # at most until the timer ends it
             _end(process)
+            if code == _NO_PILLOW:
+                raise RuntimeError("Pillow, which decodes images, cannot be imported") from error
             memory = max_memory(self._max_pixels) / 1e9
             raise DatasetError(
                 f"cannot read the image: decoding takes more than {DECODING_SECONDS} seconds of "
@@ -106,7 +112,7 @@ class Decoders:
 
 def max_memory(max_pixels: int) -> int:
     """Return the memory that decoding may take, in bytes."""
-    return _MEMORY + _MEMORY_PER_PIXEL * max_pixels
+    return _INTERPRETER + _MEMORY + _MEMORY_PER_PIXEL * max_pixels
 
 
 def _read(stream: IO[bytes], n_bytes: int) -> bytes:
@@ -131,18 +137,29 @@ def decode_all() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the service ends this process when it stops
         signal.signal(number, signal.SIG_IGN)
     _limit("CORE", 0)
-    while _decode_next(sys.stdin.buffer, sys.stdout.buffer):
+    try:
+        from PIL.Image import init
+
+        init()  # imports all formats, which the limits might not allow later
+    except ImportError:
+        sys.exit(_NO_PILLOW)
+    reserved = 0
+    if sys.platform == "linux":
+        with open("/proc/self/statm", "rb") as stream:
+            reserved = int(stream.read().split()[0]) * os.sysconf("SC_PAGESIZE")
+    while _decode_next(sys.stdin.buffer, sys.stdout.buffer, reserved):
         pass
 
 
-def _decode_next(requests: BinaryIO, answers: BinaryIO) -> bool:
+def _decode_next(requests: BinaryIO, answers: BinaryIO, reserved: int) -> bool:
     """Answer the next request; return False if there is none."""
     head = requests.read(_REQUEST.size)
     if len(head) < _REQUEST.size:
         return False
     n_bytes, max_pixels, size, seconds = _REQUEST.unpack(head)
     content = requests.read(n_bytes)
-    _limit("AS", max_memory(max_pixels))
+    if reserved:
+        _limit("AS", reserved + max_memory(max_pixels) - _INTERPRETER)
     # In whole seconds, since the start of this process.
     _limit("CPU", int(time.process_time()) + 1 + seconds)
     try:
