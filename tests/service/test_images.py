@@ -3,6 +3,7 @@
 import io
 import re
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from fixtures.service import post, refused
-from nescio.errors import DatasetError
+from nescio.errors import DatasetError, MissingDependencyError
 from nescio.models import Wrapped
 from nescio.service import images
 from nescio.service.images import Decoders
@@ -84,12 +85,13 @@ def test_memory_is_limited_beside_that_of_the_modules(pool, good, monkeypatch):
     assert 200e6 < int(limit) - reserved < 400e6
 
 
-def test_without_pillow_the_service_is_at_fault(monkeypatch, tmp_path, good):
-    (tmp_path / "PIL").mkdir()
-    (tmp_path / "PIL" / "__init__.py").write_text("raise ImportError", "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RuntimeError, match="Pillow"):
-        Decoders(10**6).decode(good, SIZE)
+def test_without_pillow_the_service_is_at_fault(picture_service, good, monkeypatch):
+    service = picture_service()
+    service.app.service.decoders.stop()
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    refused(post(service, good, "image/png", "/v1/predict"), 500, "The service failed")
+    with pytest.raises(MissingDependencyError, match="this needs PIL"):
+        Decoders(10**6).warm()
 
 
 @pytest.mark.parametrize("shape", [(1, 65_536, 3), (65_536, 1, 3)])
@@ -162,6 +164,7 @@ def test_damaged_images_are_refused(picture_service, encoded_image):
         for part in (b"", body[:4], body[: len(body) // 2]):
             answer = post(service, part, f"image/{kind.lower()}", "/v1/predict")
             assert answer.status_code == 422, (kind, len(part), answer.text)
+            assert part or "the image: it is empty." in answer.json()["detail"]
             assert "0x" not in answer.json()["detail"], "an address of memory"
 
 

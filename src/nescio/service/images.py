@@ -20,7 +20,7 @@ from typing import IO, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.errors import DatasetError, NescioError
+from nescio.errors import DatasetError, require
 from nescio.models.images import Preprocessing, read_image
 
 DECODING_SECONDS = 10  # of processor time per image
@@ -28,8 +28,6 @@ LONGEST_SECONDS = 60.0  # per image, however little of the processor the decoder
 _INTERPRETER = 220_000_000  # bytes; the addresses that it reserves are more, and vary
 _MEMORY = 280_000_000  # bytes, for the file
 _MEMORY_PER_PIXEL = 32  # greyscale of 16 bits takes 20 while it is scaled
-
-_NO_PILLOW = 3  # exit code of a decoder
 
 _REQUEST = struct.Struct("<QQII")  # bytes of the file, most pixels, side of the square, seconds
 _ANSWER = struct.Struct("<?Q")  # whether it is an image, bytes of pixels or of text
@@ -53,7 +51,7 @@ class Decoders:
     def warm(self) -> None:
         """Start a process, which takes seconds; it says that nothing is no image."""
         with contextlib.suppress(DatasetError):
-            self.decode(b"", 1)
+            self.decode(b"", 8)
 
     def stop(self) -> None:
         """End all processes that are not in use."""
@@ -76,10 +74,7 @@ class Decoders:
             is_image, n_bytes = _ANSWER.unpack(_read(process.stdout, _ANSWER.size))
             data = _read(process.stdout, n_bytes)
         except (OSError, EOFError) as error:
-            code = process.wait()  # at most until the timer ends it
             _end(process)
-            if code == _NO_PILLOW:
-                raise RuntimeError("Pillow, which decodes images, cannot be imported") from error
             memory = max_memory(self._max_pixels) / 1e9
             raise DatasetError(
                 f"cannot read the image: decoding takes more than {DECODING_SECONDS} seconds of "
@@ -98,6 +93,7 @@ class Decoders:
             try:
                 process = self._idle.pop()
             except IndexError:
+                require("PIL.Image", "serve")  # the other process could not say so
                 return subprocess.Popen(
                     [sys.executable, "-c", _PROGRAM, *sys.path],
                     stdin=subprocess.PIPE,
@@ -137,12 +133,7 @@ def decode_all() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the service ends this process when it stops
         signal.signal(number, signal.SIG_IGN)
     _limit("CORE", 0)
-    try:
-        from PIL.Image import init
-
-        init()  # imports all formats, which the limits might not allow later
-    except ImportError:
-        sys.exit(_NO_PILLOW)
+    require("PIL.Image", "serve").init()  # imports all formats: the limits might not allow it
     reserved = 0
     if sys.platform == "linux":
         with open("/proc/self/statm", "rb") as stream:
@@ -165,7 +156,7 @@ def _decode_next(requests: BinaryIO, answers: BinaryIO, reserved: int) -> bool:
     try:
         pixels = Preprocessing(size).pixels(read_image(content, max_pixels=max_pixels))
         is_image, data = True, pixels.tobytes()
-    except NescioError as error:
+    except DatasetError as error:
         is_image, data = False, str(error).encode("utf-8", "replace")
     answers.write(_ANSWER.pack(is_image, len(data)) + data)
     answers.flush()

@@ -100,7 +100,9 @@ def read_lines(path: str | Path, *, rehearsal: bool = False) -> list[Line]:
                 "own outputs, pass them with --id."
             ) from error
     if not rehearsal and any("rehearsal" in line.manifest for line in lines):
-        raise ParameterError(f"{path} is a rehearsal: its numbers are no results. Run nescio bench without --limit.")
+        raise ParameterError(
+            f"{path} is a rehearsal: its numbers are no results. Run nescio bench without --limit."
+        )
     return lines
 
 
