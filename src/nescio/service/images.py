@@ -151,8 +151,7 @@ def _decode_next(requests: BinaryIO, answers: BinaryIO, reserved: int) -> bool:
     content = requests.read(n_bytes)
     if reserved:
         _limit("AS", reserved + max_memory(max_pixels) - _INTERPRETER)
-    # In whole seconds, since the start of this process.
-    _limit("CPU", int(time.process_time()) + 1 + seconds)
+    _limit("CPU", int(time.process_time()) + 1 + seconds)  # since the start of this process
     try:
         pixels = Preprocessing(size).pixels(read_image(content, max_pixels=max_pixels))
         is_image, data = True, pixels.tobytes()

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from nescio.service.service import BatchResult
 
 BODY_SECONDS = 30.0  # for a body to arrive
-_MAX_ID_LENGTH = 64
 _PROCESS = uuid.uuid4().hex[:12]
 _NUMBERS = itertools.count(1)
 _MAX_VALUES = 1_000_000  # rows times labels of an answer to /v1/predict
@@ -70,7 +69,7 @@ class Request:
         # If a header is repeated, the first one counts.
         self.headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         sent = self.headers.get(b"x-request-id", b"")
-        is_plain = 0 < len(sent) <= _MAX_ID_LENGTH and sent.translate(None, b"-_").isalnum()
+        is_plain = 0 < len(sent) <= 64 and sent.translate(None, b"-_").isalnum()
         self.id = sent.decode() if is_plain else f"{_PROCESS}-{next(_NUMBERS):x}"
         self.result: BatchResult | None = None  # the verdicts
         self.n_body: int | None = None  # bytes of its body, once they are being read

@@ -197,8 +197,9 @@ class Traffic:
         with self._watching:
             monitor = msgspec.convert(self.monitor.as_dict(), MonitorReport)
             if self.n_watched < n_scored:
-                watched = f"{self.n_watched:,} of {n_scored:,} inputs were watched"
-                line = f"\n{watched}; the others came too quickly.\n"
+                line = (
+                    f"\n{self.n_watched:,} of {n_scored:,} inputs were watched: traffic is busy.\n"
+                )
                 monitor.summary = monitor.summary.replace("\n", line, 1)
             report = TrafficReport(self.n_watched, monitor, stopping)
             if width is not UNSET:
