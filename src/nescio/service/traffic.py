@@ -197,9 +197,7 @@ class Traffic:
         with self._watching:
             monitor = msgspec.convert(self.monitor.as_dict(), MonitorReport)
             if self.n_watched < n_scored:
-                line = (
-                    f"\n{self.n_watched:,} of {n_scored:,} inputs were watched: traffic is busy.\n"
-                )
+                line = f"\n{self.n_watched:,} of {n_scored:,} inputs were watched.\n"
                 monitor.summary = monitor.summary.replace("\n", line, 1)
             report = TrafficReport(self.n_watched, monitor, stopping)
             if width is not UNSET:
