@@ -1,14 +1,17 @@
 """Images that would keep a decoder busy, or fill the memory, are rejected; others still work."""
 
 import io
+import re
 import struct
+import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fixtures.service import post, refused
-from nescio.errors import DatasetError
+from nescio.errors import DatasetError, MissingDependencyError
 from nescio.models import Wrapped
 from nescio.service import images
 from nescio.service.images import Decoders
@@ -59,6 +62,36 @@ def test_a_decoder_that_was_killed_is_replaced(pool, good):
     first.wait()
     pool.decode(good, SIZE)
     assert pool._idle != [first]
+
+
+@pytest.mark.parametrize("max_pixels", [100, 300_000])
+def test_few_pixels_leave_room_for_the_modules_and_formats(max_pixels, encoded_image):
+    pool = Decoders(max_pixels)
+    try:
+        for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"):
+            assert pool.decode(encoded_image(np.zeros((9, 9, 3)), kind), SIZE).shape == (3, 8, 8)
+    finally:
+        pool.stop()
+
+
+@pytest.mark.skipif("sys.platform != 'linux'")
+def test_memory_is_limited_beside_that_of_the_modules(pool, good, monkeypatch):
+    monkeypatch.setattr(pool, "_max_pixels", 10**6)
+    pool.decode(good, SIZE)
+    (process,) = pool._idle
+    status = Path(f"/proc/{process.pid}/status").read_text("utf-8")
+    reserved = int(re.search(r"VmSize:\s+(\d+) kB", status)[1]) * 1024
+    (limit,) = re.findall(r"address space +(\d+)", Path(f"/proc/{process.pid}/limits").read_text())
+    assert 200e6 < int(limit) - reserved < 400e6
+
+
+def test_without_pillow_the_service_is_at_fault(picture_service, good, monkeypatch):
+    service = picture_service()
+    service.app.service.decoders.stop()
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    refused(post(service, good, "image/png", "/v1/predict"), 500, "The service failed")
+    with pytest.raises(MissingDependencyError, match="this needs PIL"):
+        Decoders(10**6).warm()
 
 
 @pytest.mark.parametrize("shape", [(1, 65_536, 3), (65_536, 1, 3)])
@@ -131,6 +164,7 @@ def test_damaged_images_are_refused(picture_service, encoded_image):
         for part in (b"", body[:4], body[: len(body) // 2]):
             answer = post(service, part, f"image/{kind.lower()}", "/v1/predict")
             assert answer.status_code == 422, (kind, len(part), answer.text)
+            assert part or "the image: it is empty." in answer.json()["detail"]
             assert "0x" not in answer.json()["detail"], "an address of memory"
 
 

@@ -235,6 +235,12 @@ def test_predictions_have_the_ids_and_groups_of_the_body(client, detector_file, 
     refused(service.post("/v1/predict", json=body | {"groups": ["a"]}), 422, "one row per sample")
 
 
+def test_nan_in_inputs_is_answered_without_masked_labels(client, detector_file, table):
+    service = client(detector_file(), model=table)
+    body = b'{"inputs": {"row": [[NaN, 2, 3, 4]]}}'
+    refused(post(service, body, "application/json", "/v1/predict"), 400, "send null for NaN.")
+
+
 @pytest.mark.parametrize("path", ["/v1/score", "/v1/predict"])
 def test_what_is_not_watched_is_no_traffic(path, client, detector_file, table):
     service = client(detector_file(), model=table)

@@ -242,16 +242,35 @@ def test_a_hostile_label_is_only_text(page):
         "[[4.5, -5, 4.0, -6, -5.5, -4]]",
         "4.5, -5.0, 4.0, -6.0, -5.5, -4.0",
         "4.5\t-5e0\t4\t-6\t-5.5\t-4",
+        "4,5;-5;4,0;-6,0;-5,5;-4",
+        "4,5\t-5,0\t4\t-6\t-5,5\t-4",
+        "4.5,\t-5.0, 4,\t-6, -5.5; -4",
         "[[ 4.5 -5.   4. \n  -6.  -5.5 -4. ]]",
         "tensor([[ 4.5000, -5.0000,  4.0000,\n -6., -5.5, -4.]], device='cpu', dtype=float64)",
         '{"logits": [[4.5, -5, 4, -6, -5.5, -4]], "ids": ["a.jpg"]}',
     ],
-    ids=["json", "commas", "tabs", "numpy", "torch", "object"],
+    ids=["json", "commas", "tabs", "decimal", "decimal tabs", "mixed", "numpy", "torch", "object"],
 )
 def test_logits_come_in_many_forms(page, folder, words):
     paste(page, words)
     assert verdict(page) == "✓ In-distribution"
     assert shown_score(page) == pytest.approx(score_of(folder, IN), rel=1e-3)
+
+
+def test_groups_by_row_are_sent_alone(browser, folder, tmp_path):
+    rng = np.random.default_rng(0)
+    detector = ns.JointEnergy().calibrate(
+        rng.normal(-3, 3, (400, 6)), groups=np.repeat(["front", "rear"], 200)
+    )
+    detector.save(tmp_path / "cameras.nescio")
+    with serving(tmp_path / "cameras.nescio") as (_, url):
+        browser.open(f"{url}/")
+        browser.until(_READY)
+        paste(browser, json.dumps({"logits": [IN, IN], "groups": ["rear", "front"]}))
+        browser.until("document.querySelectorAll('tbody tr').length === 2")
+        paste(browser, [IN])
+        browser.until("document.querySelectorAll('tbody tr').length === 0")
+        verdict(browser)
 
 
 @pytest.mark.parametrize("words", ["4.5 -inf 4.0 -6 -5.5 -4", '[[4.5, "-inf", 4, -6, -5.5, -4]]'])

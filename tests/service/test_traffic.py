@@ -178,10 +178,15 @@ def test_an_alarm_is_saved_at_once(client, detector_file, some_logits, tmp_path)
 def test_of_a_large_request_all_rows_are_watched_while_there_is_room(client, some_logits):
     service = client()
     post_logits(service, some_logits(1500))
-    assert service.get("/v1/traffic").json()["n_watched"] == 1500
+    report = service.get("/v1/traffic").json()
+    assert report["n_watched"] == 1500
+    assert "watched" not in report["monitor"]["summary"]
     for _ in range(20):
         post_logits(service, some_logits(3000))
-    assert 3000 < service.get("/v1/traffic").json()["n_watched"] < 61_500
+    report = service.get("/v1/traffic").json()
+    assert 3000 < report["n_watched"] < 61_500
+    _, watched, *_ = report["monitor"]["summary"].split("\n")
+    assert watched.startswith(f"{report['n_watched']:,} of 61,500 inputs were watched")
 
 
 def test_a_file_that_is_no_state_is_never_replaced(app, detector_file):

@@ -63,6 +63,7 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
         # Pillow itself rejects an image of twice its limit when it is opened.
         elif isinstance(error, pil.DecompressionBombError | pil.DecompressionBombWarning):
             reason = too_large
+        reason = reason if source else "it is empty"
         raise DatasetError(f"cannot read {what}: {reason}.") from error
 
 

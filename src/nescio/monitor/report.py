@@ -85,7 +85,10 @@ def summary(monitor: Monitor) -> str:
     now, most = _odds(monitor.log10_martingale), _odds(monitor.max_log10_martingale)
     if monitor.alarm:
         if monitor.log10_martingale < 0:
-            lines.append(f"The evidence has since gone ({now} to 1 now): it may have been chance.")
+            what = "The inputs look like the calibration data again."
+            if monitor.max_log10_martingale < 2 - math.log10(monitor.alpha):
+                what = "It may have been chance."
+            lines.append(f"The evidence has since gone ({now} to 1 now). {what}")
         lines.append(ADVICE)
     lines.append(
         f"Flagged as out-of-distribution: {monitor.flagged:,} of {monitor.n_samples:,} "

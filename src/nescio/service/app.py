@@ -361,7 +361,9 @@ class App:
         settings = self.service.settings
         method, path = request.scope["method"], request.scope["path"]
         route = self.routes.get(path)
-        _check_origin(request)
+        origin = request.header(b"origin")  # browsers let web pages of others send requests
+        if origin and origin.lower().partition("://")[2] != request.header(b"host").lower():
+            raise HTTPException(403, f"web pages of {origin[:100]} may not call this service.")
         if settings.token is None:
             if self.service.only_local:
                 _check_host(request.header(b"host"))
@@ -411,13 +413,6 @@ def _check_operator(service: Service, request: Request) -> None:
     local = client is not None and client[0] in ("127.0.0.1", "::1")
     if service.settings.token is None and (forwarded or not local):
         raise HTTPException(403, "without a token, only its own machine may ask this of a service.")
-
-
-def _check_origin(request: Request) -> None:
-    """Reject web pages of other origins, which a browser would allow to send requests."""
-    origin = request.header(b"origin")
-    if origin and origin.lower().partition("://")[2] != request.header(b"host").lower():
-        raise HTTPException(403, f"web pages of {origin[:100]} may not call this service.")
 
 
 @functools.lru_cache(maxsize=64)

@@ -20,12 +20,13 @@ from typing import IO, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.errors import DatasetError, NescioError
+from nescio.errors import DatasetError, require
 from nescio.models.images import Preprocessing, read_image
 
 DECODING_SECONDS = 10  # of processor time per image
 LONGEST_SECONDS = 60.0  # per image, however little of the processor the decoder gets
-_MEMORY = 500_000_000  # bytes, for the interpreter and the file
+_INTERPRETER = 220_000_000  # bytes; the addresses that it reserves are more, and vary
+_MEMORY = 280_000_000  # bytes, for the file
 _MEMORY_PER_PIXEL = 32  # greyscale of 16 bits takes 20 while it is scaled
 
 _REQUEST = struct.Struct("<QQII")  # bytes of the file, most pixels, side of the square, seconds
@@ -50,7 +51,7 @@ class Decoders:
     def warm(self) -> None:
         """Start a process, which takes seconds; it says that nothing is no image."""
         with contextlib.suppress(DatasetError):
-            self.decode(b"", 1)
+            self.decode(b"", 8)
 
     def stop(self) -> None:
         """End all processes that are not in use."""
@@ -92,6 +93,7 @@ class Decoders:
             try:
                 process = self._idle.pop()
             except IndexError:
+                require("PIL.Image", "serve")  # the other process could not say so
                 return subprocess.Popen(
                     [sys.executable, "-c", _PROGRAM, *sys.path],
                     stdin=subprocess.PIPE,
@@ -106,7 +108,7 @@ class Decoders:
 
 def max_memory(max_pixels: int) -> int:
     """Return the memory that decoding may take, in bytes."""
-    return _MEMORY + _MEMORY_PER_PIXEL * max_pixels
+    return _INTERPRETER + _MEMORY + _MEMORY_PER_PIXEL * max_pixels
 
 
 def _read(stream: IO[bytes], n_bytes: int) -> bytes:
@@ -131,24 +133,29 @@ def decode_all() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the service ends this process when it stops
         signal.signal(number, signal.SIG_IGN)
     _limit("CORE", 0)
-    while _decode_next(sys.stdin.buffer, sys.stdout.buffer):
+    require("PIL.Image", "serve").init()  # imports all formats: the limits might not allow it
+    reserved = 0
+    if sys.platform == "linux":
+        with open("/proc/self/statm", "rb") as stream:
+            reserved = int(stream.read().split()[0]) * os.sysconf("SC_PAGESIZE")
+    while _decode_next(sys.stdin.buffer, sys.stdout.buffer, reserved):
         pass
 
 
-def _decode_next(requests: BinaryIO, answers: BinaryIO) -> bool:
+def _decode_next(requests: BinaryIO, answers: BinaryIO, reserved: int) -> bool:
     """Answer the next request; return False if there is none."""
     head = requests.read(_REQUEST.size)
     if len(head) < _REQUEST.size:
         return False
     n_bytes, max_pixels, size, seconds = _REQUEST.unpack(head)
     content = requests.read(n_bytes)
-    _limit("AS", max_memory(max_pixels))
-    # In whole seconds, since the start of this process.
-    _limit("CPU", int(time.process_time()) + 1 + seconds)
+    if reserved:
+        _limit("AS", reserved + max_memory(max_pixels) - _INTERPRETER)
+    _limit("CPU", int(time.process_time()) + 1 + seconds)  # since the start of this process
     try:
         pixels = Preprocessing(size).pixels(read_image(content, max_pixels=max_pixels))
         is_image, data = True, pixels.tobytes()
-    except NescioError as error:
+    except DatasetError as error:
         is_image, data = False, str(error).encode("utf-8", "replace")
     answers.write(_ANSWER.pack(is_image, len(data)) + data)
     answers.flush()

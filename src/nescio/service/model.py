@@ -44,7 +44,14 @@ class Model:
         runner = self.wrapped.runner
         if not isinstance(runner, OnnxRunner):
             raise ParameterError(f"{settings.model} is not an ONNX file.")
-        _check_width(runner, detector)
+        shapes = {node.name: node.shape for node in runner.session.get_outputs()}
+        width = (shapes[runner.output] or [None])[-1]
+        expected = detector.n_columns_.get("logits")
+        if isinstance(width, int) and expected not in (None, width):
+            raise ShapeError(
+                f"the model returns {width} logits, and the detector expects {expected}. Calibrate "
+                "a detector on outputs of this model."
+            )
         self.tokenizer, self.columns = runner.tokenizer, runner.columns
         if self.tokenizer is not None and self.tokenizer.max_tokens is None:
             raise ParameterError(
@@ -158,18 +165,6 @@ class Model:
         if self.wrapped.runner.fixed_batch is not None:
             return object()
         return tuple((name, array.shape[1:]) for name, array in inputs.items())
-
-
-def _check_width(runner: OnnxRunner, detector: Detector) -> None:
-    """Raise an error if the model does not return as many logits as the detector expects."""
-    shapes = {node.name: node.shape for node in runner.session.get_outputs()}
-    width = (shapes[runner.output] or [None])[-1]
-    expected = detector.n_columns_.get("logits")
-    if isinstance(width, int) and expected not in (None, width):
-        raise ShapeError(
-            f"the model returns {width} logits, and the detector expects {expected}. Calibrate a "
-            "detector on outputs of this model."
-        )
 
 
 def _described(node: Any) -> ModelInput:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from nescio.service.service import BatchResult
 
 BODY_SECONDS = 30.0  # for a body to arrive
-_MAX_ID_LENGTH = 64
 _PROCESS = uuid.uuid4().hex[:12]
 _NUMBERS = itertools.count(1)
 _MAX_VALUES = 1_000_000  # rows times labels of an answer to /v1/predict
@@ -69,7 +68,9 @@ class Request:
         self.receive = receive
         # If a header is repeated, the first one counts.
         self.headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
-        self.id = _request_id(self.headers.get(b"x-request-id", b""))
+        sent = self.headers.get(b"x-request-id", b"")
+        is_plain = 0 < len(sent) <= 64 and sent.translate(None, b"-_").isalnum()
+        self.id = sent.decode() if is_plain else f"{_PROCESS}-{next(_NUMBERS):x}"
         self.result: BatchResult | None = None  # the verdicts
         self.n_body: int | None = None  # bytes of its body, once they are being read
         self.n_held = 0  # bytes of inputs and answers
@@ -119,13 +120,6 @@ class Request:
 @functools.lru_cache(maxsize=64)
 def _media_type(header: bytes) -> str:
     return header.partition(b";")[0].strip().lower().decode("latin-1")
-
-
-def _request_id(sent: bytes) -> str:
-    """Return the id that the caller sent, if it is a plain one, or else a new id."""
-    if 0 < len(sent) <= _MAX_ID_LENGTH and sent.translate(None, b"-_").isalnum():
-        return sent.decode()
-    return f"{_PROCESS}-{next(_NUMBERS):x}"
 
 
 class Answer(NamedTuple):
@@ -383,7 +377,8 @@ def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
         advice = f" To send {field}, use {paths[0]}." if paths else ""
         return f" Its fields: {', '.join(kind.__struct_fields__)}.{advice}"
     if "invalid character" in error and (b"NaN" in data or b"Infinity" in data):
-        return ' JSON has no NaN and no infinity: send null for NaN, and "-inf" for a masked label.'
+        masked = "" if kind is PredictBody else ', and "-inf" for a masked label'
+        return f" JSON has no NaN and no infinity: send null for NaN{masked}."
     if error.startswith("Expected `array`, got") and re.search(r"`\$\.\w+\[(\d+|\.\.\.)\]`", error):
         return ' Send a list of rows, also for one row: {"logits": [[1.5, -2.0, 0.3]]}.'
     if error.startswith("Expected `object`, got `array`"):

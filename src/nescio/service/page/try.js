@@ -36,9 +36,9 @@ export function prepare(described, onError) {
   show(byId("group-field"), groups.length > 0);
 }
 
-function post(path, explain, body, type = "application/json") {
+function post(path, explain, body, type = "application/json", byRow = false) {
   const query = new URLSearchParams({ watch: false, explain }); // what is tried is no traffic
-  if (detector.by === "custom") query.set("group", byId("group").value);
+  if (detector.by === "custom" && !byRow) query.set("group", byId("group").value);
   return ask(`${path}?${query}`, { method: "POST", body, type });
 }
 
@@ -108,6 +108,8 @@ function lines(text) {
     .replaceAll("[", " ")
     .replaceAll("]", "\n")
     .split("\n")
+    // A comma between digits is a decimal sign if something else separates the numbers.
+    .map((line) => (/[;\t]/.test(line) ? line.replace(/(?<=\d),(?=\d)/g, ".") : line))
     .map((line) => line.split(/[\s,;]+/).filter(Boolean))
     .filter((row) => row.length);
 }
@@ -139,7 +141,8 @@ function scoreLogits() {
   const explain = detector.explains && !(sent?.length > MOST_EXPLAINED);
   const path = body.inputs ? "/v1/predict" : "/v1/score";
   answer(async () => {
-    const found = await post(path, explain, JSON.stringify(body));
+    const byRow = Boolean(body.groups); // the service takes one group of all, or these
+    const found = await post(path, explain, JSON.stringify(body), undefined, byRow);
     const nameOf = (at) => body.ids?.[at] ?? `Row ${count(at + 1)}`;
     return { rows: rowsOf({ logits: rows, ...found }, nameOf), problems: [] };
   });
