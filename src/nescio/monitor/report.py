@@ -109,7 +109,7 @@ def summary(monitor: Monitor) -> str:
         f"An alarm is raised at {1 / monitor.alpha:,.4g} to 1; without a change, it is ever "
         f"raised with a probability of at most {monitor.alpha:g}."
     )
-    return "\n".join(lines) + earlier
+    return "\n".join(lines[:-1]) + f"{earlier}\n{lines[-1]}"  # the evidence ends it
 
 
 def _window(window: Window) -> str:
