@@ -41,7 +41,7 @@ import difflib
 import importlib
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -197,7 +197,7 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
-def nearest(name: str, names: Iterable[str], n: int = 3) -> str:
+def nearest(name: str, names: Collection[str], n: int = 3) -> str:
     """Return a hint at names that are similar but for case, for a message; empty without any.
 
     Examples
@@ -206,8 +206,9 @@ def nearest(name: str, names: Iterable[str], n: int = 3) -> str:
     " Did you mean 'seeds'?"
     """
     by_lower = {each.lower(): each for each in names}
-    matches = difflib.get_close_matches(name.lower(), by_lower, n, cutoff=0.6)
-    said = " or ".join(repr(by_lower[match]) for match in matches)
+    alike = difflib.get_close_matches(name.lower(), by_lower, n)
+    matches = difflib.get_close_matches(name, names, n) or [by_lower[each] for each in alike]
+    said = " or ".join(map(repr, matches))
     return f" Did you mean {said}?" if said else ""
 
 

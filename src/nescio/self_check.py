@@ -81,7 +81,7 @@ class SelfCheck(Result):
     shifted   5 standard deviations added                 0%  NOT SEEN
     zeros     all values 0                                0%  NOT SEEN
     shuffled  each column shuffled over samples           5%  NOT SEEN
-    mirrored  small values large, by column              12%  NOT SEEN
+    mirrored  small values large, by column               6%  NOT SEEN
     noise     random numbers in each column's range       0%  NOT SEEN
     Without a fault, 4% are flagged.
     The columns hardly depend on each other, so 'shuffled', 'mirrored', 'noise' may be ordinary.

@@ -346,12 +346,12 @@ def test_other_alphabets_and_control_characters(files, encoding):
 
 
 def test_info_reads_well(here, nescio):
-    names = [f"label {index}" for index in range(14)]
-    outputs = ns.Outputs(np.random.default_rng(0).normal(size=(1500, 14)), label_names=names)
+    names = [f"label {index}" for index in range(34)]
+    outputs = ns.Outputs(np.random.default_rng(0).normal(size=(1500, 34)), label_names=names)
     ns.TopKJointEnergy(k=2).calibrate(outputs).save("x.nescio")
     _, out, _ = nescio("info", "x.nescio")
     assert "n_samples            1,500" in out
-    assert "label 10, label 11 and 2 more\n" in out
+    assert "label 28, label 29 and 4 more\n" in out
     assert "[" not in out.partition("With")[0]
     assert "None" not in out
 

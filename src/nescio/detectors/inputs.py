@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 _NOT_MATRICES = ("labels", "head")
 _NAMED_ROWS = 5
 _NAMED_LABELS = 10
-_OFTEN = 0.25  # of the samples: so many logits of a usual label are negative
 _ROWS_AT_ONCE = 1000  # a hash needs memory for as many rows
 _COMPARED_ROWS = 64
 _HEAD_TOLERANCE = 0.02  # relative to the largest logit: features may be stored in 16 bits
@@ -433,12 +432,12 @@ def warn_of_odd_logits(data: DetectorInput) -> None:
             ImplausibleValuesWarning,
         )
     constant = np.isfinite(logits[0]) & (logits == logits[0]).all(0)
-    negative = (logits < 0).mean(0)
-    odd = (negative == 0) & ~constant
-    odd &= len(logits) >= ENOUGH_VALUES and (negative > _OFTEN).mean() >= 0.5
+    truth = np.isin(logits[0], (0, 1)) & ~constant
+    truth[truth] = np.isin(logits[:, truth], (0, 1)).all(0)
+    truth &= ~truth.all()
     for of_label, what, why in (
         (constant, "have the same logit", "A constant label tells nothing about a sample"),
-        (odd, "are 0 or more", "Such columns may hold the truth or other numbers, and not logits"),
+        (truth, "are 0 or 1", "Such columns may hold the truth, and not logits"),
     ):
         if of_label.any() and len(logits) > 1:
             names = data.label_names or range(logits.shape[1])
