@@ -354,6 +354,17 @@ def tables_of(evidence, flags):
     }
 
 
+@pytest.mark.parametrize("one_threshold", [True, False])
+def test_thresholds_by_label_count_are_advised_only_if_there_is_one(evidence, one_threshold):
+    logits = np.full((400, 3), -2.0)
+    logits[:40, 0] = 3.0  # the others have no label
+    few = replace(evidence, id_outputs=Outputs(logits))
+    above = np.where(np.arange(400) < 30, -1.0, 1.0)
+    said = flagged_by_label(few, above, one_threshold=one_threshold)["text"]
+    assert "Inputs with 1 predicted label are flagged more often" in said
+    assert ("calibrate --by label_count" in said) == one_threshold
+
+
 def test_flagged_inputs_are_counted_by_true_label(evidence):
     labels = np.zeros((100, 3), dtype=np.uint8)
     labels[:20, 0] = labels[20:40, 1] = 1
@@ -381,18 +392,6 @@ def test_without_truth_the_most_likely_label_counts(evidence):
     assert (said["kind"], said["label_kind"]) == ("predicted", "most likely")
     assert said["Label"] == [("label 2", 10, 5), ("label 0", 90, 0)]
     assert said["Number of labels"] == [("0", 100, 5)]
-
-
-def test_groups_of_the_user_are_not_told_to_calibrate_by_label_count(evidence):
-    logits = np.full((300, 3), -3.0)
-    logits[:40, 0] = 3
-    outputs = Outputs(logits)
-    advice = "calibrate --by label_count"
-    assert advice in tables_of(replace(evidence, id_outputs=outputs), np.arange(300) < 30)["text"]
-    grouped = replace(outputs, kept={"group": np.full(300, "Brno")})
-    said = tables_of(replace(evidence, id_outputs=grouped), np.arange(300) < 30)["text"]
-    assert "Inputs with 1 predicted label are flagged more often" in said
-    assert advice not in said
 
 
 def test_many_labels_are_cut(make_evidence):

@@ -202,6 +202,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     ood_above = np.concatenate(oods) if oods else None
     n_listed = min(promise.n_flagged, _LISTED)
     order = suspicion_order(detector.calibration_, verdicts.columns())
+    one_threshold = detector.calibration_.by is None
     lowest = order[: max(_SUSPICIOUS, n_listed)].tolist()
     # Nothing speaks against an input that is not flagged.
     reasons = _reasons(detector, outputs[lowest[:n_listed]]) + [[]] * (_SUSPICIOUS - n_listed)
@@ -241,11 +242,11 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "uncalibrated": _uncalibrated(verdicts, groups),
         "why_no_pictures": why_no_pictures(evidence, cases),
         # The scores of groups differ in scale: they do not fit into one figure.
-        "scores": Markup("".join(verdicts._charts())) if detector.calibration_.by is None else "",
+        "scores": Markup("".join(verdicts._charts())) if one_threshold else "",
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
         "sets": sets,
         "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
-        "by_label": flagged_by_label(evidence, above, ood_above),
+        "by_label": flagged_by_label(evidence, above, ood_above, one_threshold),
         "self_check": detector.self_check(outputs, groups=groups, from_probs=False),
     }
 
@@ -431,7 +432,10 @@ def _p_value_chart(p_values: Values, usual: float) -> Markup:
 
 
 def flagged_by_label(
-    evidence: Evidence, above: Values, ood_above: Values | None = None
+    evidence: Evidence,
+    above: Values,
+    ood_above: Values | None = None,
+    one_threshold: bool = True,
 ) -> dict[str, Any]:
     """Return tables of the flagged inputs: by label, its frequency, group and number of labels.
 
@@ -462,8 +466,11 @@ def flagged_by_label(
         which = " or ".join(by_count.suffering)
         plural = "label" if which == "1" else "labels"
         text += f" Inputs with {which} {kind} {plural} are flagged more often than the others."
-        if kind == "predicted" and groups is None:  # not both --by and --group-column
-            text += " calibrate --by label_count would hold the promise for each number of labels."
+        if kind == "predicted" and one_threshold:
+            text += (
+                " calibrate --by label_count gives inputs with similar numbers of labels their own "
+                "threshold. It finds fewer strange inputs that have few labels."
+            )
     return {
         "kind": kind,
         "fpr_name": by_label.fpr_name,
