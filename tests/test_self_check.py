@@ -217,7 +217,13 @@ def test_columns_are_independent_if_their_correlations_are_small(table, rng):
     model, _ = table
     values = rng.normal(5, 1, size=(500, 4))
     chain = values @ np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 1]])
-    for numbers, independent in ((values, True), (chain, False), (values[:50], False)):
+    outlier = np.vstack([chain, chain[:1] * [1e6, -1e6, 1e6, -1e6]])  # says little of the others
+    flags = values.copy()
+    flags[:, :3] = rng.random((500, 3)) < 0.5  # nor does the order of equal values
+    for numbers, independent in (
+        *((values, True), (chain, False), (values[:50], False)),
+        *((outlier, False), (np.vstack([values, 1e6 * values[:1]]), True), (flags, True)),
+    ):
         wrapped = ns.wrap(model, detector="joint_energy").calibrate(numbers)
         assert wrapped.checked.independent == independent
 

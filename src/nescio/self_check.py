@@ -32,7 +32,6 @@ MOST_ROWS = 1_000
 _FEWEST_ROWS = 100  # that tell a correlation from chance
 _CORRELATED = 0.25
 _SEEN = 0.5  # the share that is flagged of a fault that counts as seen
-_ENDS = (0.01, 0.99)  # quantiles
 _FAR = 5  # standard deviations
 _LARGEST = 20  # images with larger values are taken to be on the scale from 0 to 255
 _SCALED, _SHUFFLED, _MIRRORED, _NOISE = "x 10", "shuffled", "mirrored", "noise"
@@ -155,7 +154,7 @@ class SelfCheck(Result):
 
 def _usual_ends(values: Array) -> Array:
     """Return the ends of each column without its outliers: one would hide what is in between."""
-    return np.asarray(np.quantile(values, _ENDS, axis=0))
+    return np.asarray(np.quantile(values, (0.01, 0.99), axis=0))
 
 
 def _mirrored(values: Array) -> Array:
@@ -310,12 +309,15 @@ def check_faults(
 
 
 def _are_independent(numbers: Array) -> bool:
-    """Return whether the largest rank correlation of a column with another is small, on average."""
+    """Return whether the largest correlation of a column with another one is small, on average."""
     rows = numbers[np.isfinite(numbers).all(1)]
-    rows = rows[:, np.ptp(rows, axis=0) > 0] if len(rows) else rows
-    if len(rows) < _FEWEST_ROWS or rows.shape[1] < 2:
+    if len(rows) < _FEWEST_ROWS:
         return False
-    correlations = np.abs(np.corrcoef(rows.argsort(0).argsort(0), rowvar=False))
+    low, high = _usual_ends(rows)
+    rows = np.clip(rows, low, high)[:, low < high]
+    if rows.shape[1] < 2:
+        return False
+    correlations = np.abs(np.corrcoef(rows, rowvar=False))
     np.fill_diagonal(correlations, 0.0)
     return bool(correlations.max(0).mean() < _CORRELATED)
 

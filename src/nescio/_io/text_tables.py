@@ -94,7 +94,7 @@ def _decimal_sign(data: bytes, names: list[str], separator: str, columns: Column
     if len(found) > 1:
         raise InputError(
             f"numbers with a decimal comma in column {found[',']}, and with a decimal point in "
-            f"column {found['.']}: write one kind, or pass decimal=... (--decimal)."
+            f"column {found['.']}: write one kind, --ignore one, or pass decimal=... (--decimal)."
         )
     return next(iter(found), ".")
 

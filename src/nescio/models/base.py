@@ -112,7 +112,7 @@ def of_channels(part: RangesExplanation) -> dict[str, Any]:
 
     def shown(columns: Array) -> Array:
         means, logarithms = np.split(columns, 2, axis=-1)
-        return np.concatenate([means, np.exp(logarithms) - _NO_CONTRAST], axis=-1)
+        return np.concatenate([means, np.maximum(np.exp(logarithms) - _NO_CONTRAST, 0)], axis=-1)
 
     channels = range(part.features.shape[1] // 2)
     return {

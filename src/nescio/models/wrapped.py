@@ -474,7 +474,9 @@ class Wrapped:
         if detector is None or too_few:
             detector, reason = default_detector(held_out=outputs, has_learned=has_learned)
             if too_few and not has_learned:  # `fit` has said what is in the way
-                reason = reason.partition(" but ")[0] + " but " + self.reason.partition(" but ")[2]
+                reason = (
+                    f"{self.reason} With {len(outputs)} held-out samples, {detector.name} alone."
+                )
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
         calibrated = Wrapped(model.runner, detector, reason)

@@ -169,7 +169,7 @@ def test_a_page_without_ood_data(own):
         f"{100 * n_flagged / 300:.1f} % flagged {n_flagged} of 300 inputs.",
         "look like those of the 200 calibration inputs",
         f"{n_flagged} of 300 inputs are flagged.",
-        f"All {n_flagged} of {n_flagged} flagged inputs",
+        f"All {n_flagged} flagged inputs",
         "save a detector first: nescio calibrate HELD_OUT -o detector.nescio Then pass it to",
         "files.id pets.csv",
         chosen.detector.self_check(evidence.id_outputs).summary(),

@@ -468,8 +468,8 @@ def flagged_by_label(
         text += f" Inputs with {which} {kind} {plural} are flagged more often than the others."
         if kind == "predicted" and one_threshold:
             text += (
-                " calibrate --by label_count gives inputs with similar numbers of labels their own "
-                "threshold. It finds fewer strange inputs that have few labels."
+                " nescio calibrate --by label_count gives similar numbers of labels a threshold of "
+                "their own. It finds fewer strange inputs that have few labels."
             )
     return {
         "kind": kind,
