@@ -30,6 +30,11 @@ _PRODUCT_ROWS = 24
 # must not decide which directions count.
 SMALLEST_VARIANCE = 2.0**-46
 _SMALLEST_LENGTH = 1e-6  # in ranges; the logarithm of a row that equals the mean is finite
+_TAIL, _FEWEST_IN_TAIL = 0.01, 5  # the share of known values, or their number, if that is more
+_SHORTEST_TAIL = 0.01  # of the range without the tails: many values are at this end
+_USUAL_TAIL = 0.1  # of the range, if a column is constant
+_PER_TAIL = 10  # points of score
+_COLUMNS = 64  # whose quantiles are computed at once
 _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
 _ROWS = 4_096  # a mean error over this number of samples tells penalties apart
 
@@ -286,10 +291,15 @@ def _left_out_errors(
 class OutOfRange(FeatureDetector):
     """How far the values lie outside of their usual ranges, and how unusual their length is.
 
-    For each column it is the distance to the range of the known values, in per cent of that range,
-    as a root mean square over the columns. To it comes, as one more column with the weight of all
-    others together, the logarithm of the row's length: of its distance to the mean, in units of
-    the ranges. So inputs on another scale are found, and rows that are too close to the mean.
+    For each column it is the distance to the range of the known values, as a root mean square over
+    the columns. To it comes, as one more column with the weight of all others together, the
+    logarithm of the row's length: of its distance to the mean, in units of the ranges. So inputs
+    on another scale are found, and rows that are too close to the mean.
+
+    The unit of a distance is the tail of the column at this end: how far the most extreme 1 % of
+    the known values reach. A new income may be far above all known ones, because those differ much
+    too. But if ages begin at 18, an age of 0 is very unusual, and a count of -1 also, where many
+    counts are 0.
 
     Almost all in-distribution samples score near 0, so that it is a guard, not a detector to use
     alone: in `combined` it has a small weight, and decides only where the others see nothing and it
@@ -311,8 +321,12 @@ class OutOfRange(FeatureDetector):
         Their mean.
     scale_ : array of shape (n_columns,)
         The range, high - low; for a column that is constant, the median range of the others.
+    tails_ : array of shape (2, n_columns)
+        The lower and the upper tail of each column, in units of its range.
     lengths_ : array of shape (2,)
         The smallest and the largest logarithm of a known row's length.
+    length_tails_ : array of shape (2,)
+        Their tails.
 
     Examples
     --------
@@ -329,7 +343,9 @@ class OutOfRange(FeatureDetector):
         "high_": "float features",
         "mean_": "float features",
         "scale_": "float features",
+        "tails_": "float ends features",
         "lengths_": "float ends",
+        "length_tails_": "float ends",
     }
     traceable = True
 
@@ -360,34 +376,38 @@ class OutOfRange(FeatureDetector):
         rows = arrays[self.layer].astype(np.float64)
         masked = np.isneginf(rows)
         never_seen = masked.all(0)
-        rows[:, never_seen] = 0.0
-        high = rows.max(0)
-        low = np.where(np.isneginf(rows), high, rows).min(0)
-        self.mean_ = np.where(masked, 0.0, rows).sum(0) / np.maximum((~masked).sum(0), 1)
+        rows[masked] = 0.0
+        self.mean_ = rows.sum(0) / np.maximum((~masked).sum(0), 1)
+        rows = np.where(masked, self.mean_, rows)
+        low, high = rows.min(0), rows.max(0)
         ranges = high - low
         typical = np.median(ranges[ranges > 0]) if (ranges > 0).any() else 1.0
         self.scale_ = np.where(ranges > 0, ranges, typical)
         self.scale_[never_seen] = np.finfo(np.float64).max  # whatever the logit is, it is usual
+        self.tails_ = _tails(rows, low, high) / self.scale_
+        self.tails_[:, ranges == 0] = _USUAL_TAIL
         self.low_, self.high_ = _widened(low, high)
-        lengths = _log_lengths(self._moved(rows))
-        self.lengths_ = np.array(_widened(lengths.min(), lengths.max()))
+        lengths = _log_lengths(self._moved(rows))[:, None]
+        low, high = lengths.min(0), lengths.max(0)
+        self.lengths_ = np.ravel(_widened(low, high))
+        same = low == high
+        self.length_tails_ = np.where(same, 1.0, _tails(lengths, low, high)).ravel()
 
     def _score(self, arrays: Arrays) -> Array:
         def score(rows: Any) -> Any:
             _, excess, _, beyond = self._compared(rows)
-            return 0.0 - 100 * (row_squares(excess) / excess.shape[1] + beyond * beyond) ** 0.5
+            return 0.0 - _PER_TAIL * (row_squares(excess) / excess.shape[1] + beyond**2) ** 0.5
 
         with np.errstate(over="ignore"):  # values that are far too large score -inf
             scored: Array = by_blocks(score, arrays[self.layer], len(self.scale_))
         return scored
 
     def _compared(self, rows: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the distances to the mean and to the range, in ranges; then of whole rows."""
+        """Return distances to the mean, in ranges, and to the range, in tails; then of rows."""
         moved = self._moved(rows)
-        excess = moved - moved.clip(self._moved(self.low_), self._moved(self.high_))
-        lengths, (low, high) = _log_lengths(moved), self.lengths_
-        beyond = (lengths - lengths.clip(low, high)) / (high - low)
-        return moved, excess, exp(lengths), beyond
+        excess = _beyond(moved, self._moved(self.low_), self._moved(self.high_), self.tails_)
+        lengths = _log_lengths(moved)
+        return moved, excess, exp(lengths), _beyond(lengths, *self.lengths_, self.length_tails_)
 
     def _explain(self, decided: Decided) -> RangesExplanation:
         data, of_labels = decided.data, self.layer == "logits"
@@ -408,7 +428,8 @@ class OutOfRange(FeatureDetector):
 
     def _check_learned(self) -> None:
         low, high = self.lengths_
-        if not ((self.scale_ > 0).all() and low < high):
+        positive = (self.scale_, self.tails_, self.length_tails_, high - low)
+        if not all((sizes > 0).all() for sizes in positive):
             raise ValueError("its ranges are not positive")
 
 
@@ -416,6 +437,21 @@ def _widened(low: Any, high: Any) -> tuple[Any, Any]:
     """Return a range with room for rounding: a value at its end must not fall out of it."""
     room = TIE_TOLERANCE * np.maximum(np.maximum(np.abs(low), np.abs(high)), high - low)
     return low - room, high + room
+
+
+def _tails(values: Matrix, low: Any, high: Any) -> Matrix:
+    """Return how far the most extreme values reach at each end, of shape (2, n_columns)."""
+    share = min(max(_TAIL, _FEWEST_IN_TAIL / len(values)), 0.25)
+    blocks = np.array_split(values, max(1, values.shape[1] // _COLUMNS), axis=1)
+    inner = np.hstack([np.quantile(block, (share, 1 - share), axis=0) for block in blocks])
+    width = inner[1] - inner[0]
+    shortest = _SHORTEST_TAIL * np.where(width > 0, width, high - low)
+    return np.maximum([inner[0] - low, high - inner[1]], shortest)
+
+
+def _beyond(values: Any, low: Any, high: Any, tails: Any) -> Any:
+    """Return how far values are above (or, negative, below) a range, in units of its tails."""
+    return (values - high).clip(min=0) / tails[1] - (low - values).clip(min=0) / tails[0]
 
 
 def _log_lengths(moved: Any) -> Any:

@@ -249,14 +249,15 @@ def _bends(numbers: Floats) -> Floats:
 
     It does if it is never negative and mostly small, such as incomes or counts. Its few large
     values would otherwise make the usual range so wide that 0, or a thousandth, is close to it.
+    If there are zeros, these are close to the smallest positive value. Otherwise 0 is far from it.
     """
     low, high = np.nanmin(numbers, axis=0), np.nanmax(numbers, axis=0)
     skewed = (low >= 0) & (np.nanmean(numbers, axis=0) < low + _SKEWED * (high - low))
     positive = np.where(numbers[:, skewed] > 0, numbers[:, skewed], np.nan)
     bends = np.zeros(numbers.shape[1])
-    bends[skewed] = np.maximum(
-        np.nanmin(positive, axis=0), np.nanmedian(positive, axis=0) / _LARGEST_RATIO
-    )
+    smallest = np.nanmedian(positive, axis=0) / _LARGEST_RATIO
+    ends = np.maximum(np.nanmin(positive, axis=0), smallest)
+    bends[skewed] = np.where(low[skewed] > 0, smallest, ends)
     return bends
 
 
