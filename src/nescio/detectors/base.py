@@ -122,6 +122,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     usual_weight: ClassVar[float] = 1.0
     """Its weight as a part of `Combined`, if no weights are passed."""
 
+    usual_outliers: ClassVar[float] = 0.0
+    """As a part of `Combined`: the share of ordinary samples that are not compared with."""
+
     accepts_masked: ClassVar[bool] = True
     """Whether a logit of -inf may mark a masked label."""
 

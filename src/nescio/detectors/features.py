@@ -33,7 +33,6 @@ _SMALLEST_LENGTH = 1e-6  # in ranges; the logarithm of a row that equals the mea
 _TAIL, _FEWEST_IN_TAIL = 0.01, 5  # the share of known values, or their number, if that is more
 _SHORTEST_TAIL = 0.01  # of the range without the tails: many values are at this end
 _USUAL_TAIL = 0.1  # of the range, if a column is constant
-_PER_TAIL = 10  # points of score
 _COLUMNS = 64  # whose quantiles are computed at once
 _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
 _ROWS = 4_096  # a mean error over this number of samples tells penalties apart
@@ -291,15 +290,12 @@ def _left_out_errors(
 class OutOfRange(FeatureDetector):
     """How far the values lie outside of their usual ranges, and how unusual their length is.
 
-    For each column it is the distance to the range of the known values, as a root mean square over
-    the columns. To it comes, as one more column with the weight of all others together, the
-    logarithm of the row's length: of its distance to the mean, in units of the ranges. So inputs
-    on another scale are found, and rows that are too close to the mean.
-
-    The unit of a distance is the tail of the column at this end: how far the most extreme 1 % of
-    the known values reach. A new income may be far above all known ones, because those differ much
-    too. But if ages begin at 18, an age of 0 is very unusual, and a count of -1 also, where many
-    counts are 0.
+    For each column it is the distance to the range of the known values, in per cent of the column's
+    tail: how far the most extreme 1 % of the known values reach at this end. A new income may be
+    far above all known ones, because those differ much too. But if ages begin at 18, an age of 0 is
+    very unusual. The score is minus the root mean square over the columns. To them comes, with the
+    weight of all together, the logarithm of the row's length: of its distance to the mean, in
+    ranges. So inputs on another scale are found, and rows that are too close to the mean.
 
     Almost all in-distribution samples score near 0, so that it is a guard, not a detector to use
     alone: in `combined` it has a small weight, and decides only where the others see nothing and it
@@ -351,6 +347,7 @@ class OutOfRange(FeatureDetector):
 
     no_layers = ("labels", "head")
     usual_weight = 0.02  # chosen in docs/explanation/the-default.md
+    usual_outliers = 0.005
 
     layer: str = "features"
     held_out: bool = False
@@ -396,7 +393,7 @@ class OutOfRange(FeatureDetector):
     def _score(self, arrays: Arrays) -> Array:
         def score(rows: Any) -> Any:
             _, excess, _, beyond = self._compared(rows)
-            return 0.0 - _PER_TAIL * (row_squares(excess) / excess.shape[1] + beyond**2) ** 0.5
+            return 0.0 - 100 * (row_squares(excess) / excess.shape[1] + beyond**2) ** 0.5
 
         with np.errstate(over="ignore"):  # values that are far too large score -inf
             scored: Array = by_blocks(score, arrays[self.layer], len(self.scale_))
