@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
@@ -155,6 +156,9 @@ def test_without_a_calibrated_detector_there_is_no_verdict(model, held_out):
     for detector in (None, ns.JointEnergy()):
         with pytest.raises(ns.NotCalibratedError, match=r"calibrate\(held_out\)"):
             ns.wrap(model, detector=detector)(held_out)
+    uncalibrated = ns.wrap(model, detector="knn").fit(held_out)
+    with pytest.raises(ns.NotCalibratedError, match=r"wrapped = wrapped.calibrate\(held_out\)"):
+        uncalibrated(held_out)
     with pytest.raises(ParameterError, match="expected a detector, such as JointEnergy"):
         ns.wrap(model, detector=7)
     with pytest.raises(ParameterError, match="no detector 'joint_enery'"):
@@ -442,6 +446,13 @@ def test_one_sample_without_the_batch_axis(model, multi_label, held_out, onnx_fi
     pandas = pytest.importorskip("pandas")
     with pytest.raises(ShapeError, match=r"frame.iloc\[\[row\]\]"):
         ns.wrap(model).outputs(pandas.DataFrame(inputs).iloc[0])
+    frame = pandas.DataFrame(inputs, columns=list("abcdef")).assign(word="x")
+    named = ns.wrap(clone(model).fit(frame[list("abcdef")], truth))
+    for row in (frame.iloc[0], frame[list("abcdef")].iloc[0]):  # with words, and of numbers alone
+        with pytest.raises(ShapeError, match=r"one row of a table.*frame.iloc\[\[row\]\]\.$"):
+            named.outputs(row)
+    with pytest.raises(InputError, match=r"got a Series. .*frame\[names\].iloc\[\[row\]\]"):
+        ns.wrap(network).outputs(frame["a"])
 
 
 def test_one_image_without_the_batch_axis_and_other_images():
@@ -480,6 +491,24 @@ def test_lists_and_wide_tensors_are_rows(held_out):
         wrapped.outputs(torch.utils.data.TensorDataset(torch.from_numpy(held_out)))
 
 
+def test_labels_beside_held_out_data_and_inputs_that_are_used_up(model, multi_label, held_out):
+    detector = ns.JointEnergy()
+    for calibrate in (ns.wrap(model).calibrate, detector.calibrate):
+        for labels in (multi_label[1], 0.95):
+            with pytest.raises(InputError, match=r"calibrate takes held-out data alone.*tpr=0.95"):
+                calibrate(held_out, labels)
+    assert ns.wrap(model).calibrate(held_out)(*multi_label).outputs.labels is not None
+    batches = iter([held_out])
+    ns.wrap(model).outputs(batches)
+    with pytest.raises(ShapeError, match="A generator gives its batches once"):
+        ns.wrap(model).outputs(batches)
+    for call in (ns.wrap(model).outputs, ns.wrap(model).fit, ns.wrap(model).calibrate):
+        with pytest.raises(ShapeError, match=r"not a single sample was given\.$"):
+            call([])
+    with pytest.raises(ShapeError, match="There are no samples"):
+        detector.calibrate([])
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -494,6 +523,7 @@ def test_lists_and_wide_tensors_are_rows(held_out):
         (np.arange(300), r"got \(300,\).*np.eye\(n_labels\)\[labels\]"),
         (np.arange(300) / 7, r"got \(300,\).*continuous numbers"),
         (np.zeros((300, 3)), r"of shape \(n_samples, 4\), got \(300, 3\)\.$"),
+        (np.full((300, 4), np.nan), r"0 or 1, got nan. For rows without known labels, leave out"),
         (np.full((300, 4), 0.9), r"0 or 1, got 0.9. If inputs and labels are exch"),
     ],
 )
