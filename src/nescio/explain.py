@@ -156,9 +156,8 @@ class PartReason:
         Its score, and how often calibration samples score as low: with n of them, at least
         1 / (n + 1). NaN if the input has values that cannot be used.
     share : float
-        Its share of the evidence against the input: of the sum of weight / p-value over the parts.
-        Below all calibration samples, the p-value falls further with the distance. NaN like the
-        score.
+        Its share of the evidence against the input: of the sum of weight / p-value over the parts,
+        where the p-value falls further below all calibration samples. NaN like the score.
     reason : Reason or None
         The score of the part label by label, if it is made of labels, or column by column; for a
         part that is a combination, its parts.

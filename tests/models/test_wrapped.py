@@ -479,6 +479,31 @@ def test_one_image_without_the_batch_axis_and_other_images():
         ns.wrap(network, preprocessing=224)
 
 
+@pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
+def test_the_contrast_of_a_flat_image_is_0():
+    torch = pytest.importorskip("torch")
+    pooled = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    network = a_network(torch.nn.Conv2d(3, 4, 3), *pooled)
+    images = torch.rand(200, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    wrapped = ns.wrap(network).calibrate(images, self_check=False)
+    for level in (0.1, 0.3, 0.7):
+        flat = wrapped.explain(torch.full((1, 3, 8, 8), level))
+        parts = [part.reason for part in flat[0].parts if "layer=input" in part.detector]
+        values = {c.column: c.value for c in parts[0].ranges if c.column.startswith("contrast")}
+        assert set(values.values()) == {0.0}
+
+
+@pytest.mark.filterwarnings("error::nescio.errors.ImplausibleValuesWarning")
+def test_softmax_outputs_are_no_probabilities_of_labels(held_out):
+    torch = pytest.importorskip("torch")
+    network = a_network(torch.nn.Linear(6, 8), torch.nn.Linear(8, 4), torch.nn.Softmax(1))
+    with pytest.raises(ns.errors.ProbabilitiesError, match="one sigmoid per label") as raised:
+        ns.wrap(network).outputs(held_out)
+    assert "from_probs=True" not in str(raised.value)  # which would not help
+    with pytest.raises(ns.errors.ImplausibleValuesWarning, match="these look like softmax"):
+        ns.wrap(network, from_probs=True).outputs(held_out)
+
+
 def test_lists_and_wide_tensors_are_rows(held_out):
     torch = pytest.importorskip("torch")
     wrapped = ns.wrap(a_network(torch.nn.Linear(6, 8), torch.nn.Linear(8, 4)))

@@ -299,11 +299,9 @@ class Wrapped:
             texts += batch.texts or []
             n_truncated += batch.n_truncated
         if not blocks["logits"]:
-            again = " A generator gives its batches once: make a new one, or pass a list."
-            raise ShapeError(
-                "there are no inputs: not a single sample was given."
-                + again * isinstance(inputs, Iterator)
-            )
+            again = " A generator gives its batches once: make a new one."
+            hint = again if isinstance(inputs, Iterator) else ""
+            raise ShapeError(f"there are no inputs: not a single sample was given.{hint}")
         arrays = {name: np.concatenate(parts) for name, parts in blocks.items()}
         is_text = len(texts) == len(arrays["logits"])
         joined = np.concatenate(labels) if labels else None
