@@ -88,7 +88,8 @@ PROBS = 1 / (1 + np.exp(-LOGITS))
         (100 * PROBS, "percentages"),
         (np.round(100 * PROBS), "percentages"),
         (np.log(PROBS), "log-probabilities"),
-        (LOGITS - np.logaddexp.reduce(LOGITS, 1)[:, None], "log-probabilities"),
+        (LOGITS - np.logaddexp.reduce(LOGITS, 1)[:, None], "softmax outputs"),
+        (PROBS / PROBS.sum(1, keepdims=True), "softmax outputs"),
     ],
 )
 def test_what_is_not_logits_is_refused(values, what):

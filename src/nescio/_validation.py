@@ -46,6 +46,12 @@ _ADVICE = "Pass an array or a list of rows; for a file, nescio.Outputs.load(path
 
 # The limits of `check_logits`.
 ENOUGH_VALUES = 50  # fewer prove nothing
+_SUMMED_ROWS, _ROUNDED = 10, 0.005  # so many do not all sum to 1, so rounded, by chance
+
+NO_SOFTMAX = (
+    "They are for one label per sample, but a multi-label classifier has one sigmoid per label. If "
+    "yours has, pass its outputs before the softmax."
+)
 _ENOUGH_ROWS = 100
 _SURE = 0.1  # log-probabilities of a classifier that is sure of a label lie within [-0.1, 0]
 
@@ -84,6 +90,15 @@ def check_same_order(inputs: object, labels: object) -> None:
             f"the index of the labels is that of the inputs in another order: row {row} is "
             f"{str(index[row])!r} of the inputs and {str(other[row])!r} of the labels. Pass "
             "labels.loc[inputs.index]; if the rows are in order, labels.to_numpy()."
+        )
+
+
+def check_no_labels(labels: object) -> None:
+    """Raise if `calibrate` was given labels, which it needs as little as any second data set."""
+    if labels is not None:
+        raise InputError(
+            f"calibrate takes held-out data alone, but got a {type(labels).__name__} beside it. "
+            "Labels belong to fit, with the training data; pass options by name, such as tpr=0.95."
         )
 
 
@@ -181,13 +196,14 @@ def check_matrix(array: Any, name: str = "logits") -> None:
     """Raise unless `array` has two dimensions and at least one column."""
     shape = tuple(array.shape)
     columns = "n_labels" if name == "logits" else "n_features"
-    if len(shape) == 1:
+    if len(shape) == 1 and shape[0]:
         raise ShapeError(
             f"{name} must have shape (n_samples, {columns}), got {shape}.",
             f"Reshape your data: for one sample, pass {name}[None, :].",
         )
     if len(shape) != 2 or shape[1] == 0:
-        raise ShapeError(f"{name} must have shape (n_samples, {columns}), got {shape}.")
+        empty = " There are no samples." if shape == (0,) else ""
+        raise ShapeError(f"{name} must have shape (n_samples, {columns}), got {shape}.{empty}")
 
 
 def check_logits(values: Array) -> None:
@@ -210,7 +226,7 @@ def check_logits(values: Array) -> None:
     if low == 0 and high == 1 and np.isin(values, (0, 1)).all():
         raise ProbabilitiesError(
             "every value is 0 or 1: these look like labels, but logits are expected, the outputs "
-            "of the model before its last activation."
+            "of the model before its last activation. The truth is Outputs(logits, labels=...)."
         )
     if low >= 0 and 0 < high <= 1:
         what, how = "probabilities", "every value lies within [0, 1]"
@@ -221,12 +237,28 @@ def check_logits(values: Array) -> None:
     else:
         return
     convert = {"percentages": ", divided by 100", "log-probabilities": ", after exp"}.get(what, "")
+    advice = (
+        "Pass from_probs=True to wrap, calibrate, assess or another method, with "
+        f"probabilities{convert}. If they are logits, pass from_probs=False."
+    )
+    if sum_to_one(np.exp(values) if high <= 0 else values):
+        how, what = "the probabilities of every sample sum to 1", "softmax outputs"
+        advice = NO_SOFTMAX
     raise ProbabilitiesError(
         f"{how}: these look like {what}, but logits are expected, the outputs of the model before "
         "its last activation.",
-        "Pass from_probs=True to wrap, calibrate, assess or another method, with "
-        f"probabilities{convert}. If they are logits, pass from_probs=False.",
+        advice,
     )
+
+
+def sum_to_one(probs: Array) -> bool:
+    """Return whether every row sums to 1; False for few rows or a single label."""
+    if probs.ndim != 2 or len(probs) < _SUMMED_ROWS or probs.shape[1] < 2:
+        return False
+    if abs(probs[0].sum(dtype=np.float64) - 1) > _ROUNDED:  # usually one row is enough to decide
+        return False
+    sums = probs.sum(1, dtype=np.float64)
+    return bool((np.abs(sums[~np.isnan(sums)] - 1) <= _ROUNDED).all())
 
 
 def checked_scores(scores: Any, name: str = "scores") -> NDArray[np.float64]:
@@ -283,7 +315,10 @@ def multi_hot(
     if len(odd):
         if isinstance(odd[0], Real):
             advice = " If inputs and labels are exchanged, pass the inputs first."
-            advice = f" For labels of -1 and 1, pass {name} > 0." if (odd == -1).all() else advice
+            if (odd == -1).all():
+                advice = f" For labels of -1 and 1, pass {name} > 0."
+            elif odd[0] != odd[0]:
+                advice = " For rows without known labels, leave out the inputs too."
         shown = repr(str(odd[0])) if isinstance(odd[0], str) else str(odd[0])
         raise InputError(f"{must}: every value must be 0 or 1, got {shown:.40}.{advice}")
     hint = "" if array.ndim > 1 else advice

@@ -20,8 +20,6 @@ from nescio._charts.results import Result, View, by_name, joined, label_columns,
 from nescio._charts.svg import CARD_BARS, BarRow, Markup, cut, end_of
 from nescio._io.files import finite
 from nescio._validation import Array, BoolArray, FloatArray
-from nescio.calibration import Medians
-from nescio.errors import InputError
 
 Floats = NDArray[np.float64]
 Shown = Callable[["RangesExplanation"], dict[str, Any]]
@@ -46,6 +44,7 @@ _TELLING = 0.2  # the share of the evidence from which on a part has a chart
 _SMALLEST_EXCESS = 1e-9  # less is rounding, or a label that was always masked
 _DISTANCE = "distance to the mean"
 _LONGEST_NAME = 36
+_SHARES = "Shares are of weight / p-value; below all calibration samples, the distance counts too."
 
 
 class LabelTerm(NamedTuple):
@@ -154,16 +153,17 @@ class PartReason:
     detector : str
         The part, with its parameters.
     score, p_value : float
-        Its score, and the p-value that enters the combined score. NaN if the input has values that
-        cannot be used.
+        Its score, and how often calibration samples score as low: with n of them, at least
+        1 / (n + 1). NaN if the input has values that cannot be used.
     share : float
-        Its share of the evidence against the input. NaN like the score.
+        Its share of the evidence against the input: of the sum of weight / p-value over the parts,
+        where the p-value falls further below all calibration samples. NaN like the score.
     reason : Reason or None
         The score of the part label by label, if it is made of labels, or column by column; for a
         part that is a combination, its parts.
     nearest : tuple
-        The nearest training samples, if the part knows them: their rows in the training data, or
-        their ids (`PartsExplanation.with_train_ids`).
+        The nearest training samples, if the part knows them: their rows in the training data,
+        without rows of NaN or infinity.
     """
 
     detector: str
@@ -171,7 +171,7 @@ class PartReason:
     p_value: float
     share: float
     reason: Reason | None
-    nearest: tuple[int | str, ...]
+    nearest: tuple[int, ...]
 
     def notes(self) -> list[str]:
         """Return what else is known about the part: nearest samples, and its largest term."""
@@ -182,8 +182,7 @@ class PartReason:
         # A guard without names has nothing to say of usual values: the table has its p-value.
         is_usual = bool(self.reason and [c.excess for c in self.reason.ranges] == [0])
         if self.reason is not None and not is_usual:
-            alone = "" if self.reason.ranges else f"{self.detector} alone: "
-            texts.append(alone + self.reason.summary())
+            texts.append(f"{self.detector}: {self.reason.summary()}")
         return texts
 
     def cells(self) -> tuple[str, str, str]:
@@ -209,7 +208,7 @@ class Reason(Result):
         Id and group of the input, if known.
     score, threshold, p_value : float
     in_distribution : bool
-        The verdict.
+        The verdict; of a part, that on the combination.
     term : str
         Name of the terms of the labels, such as "energy"; empty for a combination.
     labels : tuple of LabelTerm
@@ -262,8 +261,8 @@ class Reason(Result):
             if math.isnan(first.p_value):
                 return "It has values that the detector cannot use: NaN or infinity."
             return (
-                f"{first.detector} has {first.share:.0%} of the evidence against it: its score is "
-                f"{first.score:.5g}."
+                f"{first.detector} has {first.share:.0%} of the evidence against it: "
+                f"{100 * first.p_value:.2g}% of ordinary inputs, or fewer, score as low."
             )
         bad = [label.label for label in self.labels if math.isnan(label.term)]
         if bad:
@@ -276,17 +275,18 @@ class Reason(Result):
 
     def _ranges_summary(self) -> str:
         first, n_outside = self.ranges[0], sum(column.excess > 0 for column in self.ranges)
+        enough = " This is not enough to flag it." if self.in_distribution else ""
         if first.column == _DISTANCE and n_outside == 1:
             where = "further from" if float(first.value) > first.high else "closer to"
             return (
                 f"No single value is unusual. Together, they are {where} the mean than usual: "
-                f"{first.text()}."
+                f"{first.text()}.{enough}"
             )
         texts = [column.text() for column in self.ranges[:_NAMED_COLUMNS]]
         more = len(self.ranges) - len(texts)
         listed = "; ".join(texts) + (f"; and {more:,} more" if more else "")
         if n_outside:
-            return f"Out of the usual range: {listed}."
+            return f"Out of the usual range: {listed}.{enough}"
         furthest = "" if first.column == _DISTANCE else f" Furthest from the mean: {listed}."
         return f"All values are in their usual ranges.{furthest}"
 
@@ -375,7 +375,7 @@ class Reason(Result):
             notes = [self.left_out(shown)]
         return View(
             ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline(),
-            self.summary(),
+            f"{self.summary()} {_SHARES if self.parts else ''}".rstrip(),
             dict(zip(titles, zip(*rows, strict=True), strict=True)),
             charts=self._charts,
             notes=notes,
@@ -551,16 +551,6 @@ class Explanation(ExplainedVerdicts):
     rank_medians: FloatArray
     label_names: tuple[str, ...] | None = None
 
-    @classmethod
-    def from_logits(
-        cls, how: Terms, logits: FloatArray, medians: Medians, **verdicts: Any
-    ) -> Explanation:
-        """Split logits into terms, next to the medians of the group of each sample."""
-        labels, ranks = medians.of_samples(verdicts["groups"], len(logits))
-        terms = np.array(how.of(logits.astype(np.float64)), dtype=np.float64)
-        terms[np.isnan(logits) | np.isposinf(logits)] = np.nan
-        return cls(how=how, terms=terms, medians=labels, rank_medians=ranks, **verdicts)
-
     @property
     def shares(self) -> Floats:
         """The share of each label in the score, (n_samples, n_labels); see `LabelTerm.share`."""
@@ -626,42 +616,23 @@ class PartsExplanation(ExplainedVerdicts):
     explanations: tuple[ExplainedVerdicts | None, ...]
     nearest: tuple[Array | None, ...]
 
-    def with_train_ids(self, train_ids: Sequence[str] | NDArray[np.str_]) -> Self:
-        """Return a copy that names the nearest training samples by their ids.
-
-        `train_ids` are the ids of the rows that the detector has learned from, in their order:
-        `train.ids`, without rows of NaN or infinity.
-        """
-        largest = max(
-            (rows.max(initial=-1) for rows in self.nearest if rows is not None), default=-1
-        )
-        if largest >= len(train_ids):
-            raise InputError(
-                f"the detector has learned from at least {largest + 1:,} samples, but there are "
-                f"{len(train_ids):,} ids. Pass the ids of the training data."
-            )
-        ids = np.append(np.asarray(train_ids, dtype=object), "")  # -1 is no sample
-        nearest = tuple(None if rows is None else ids[rows] for rows in self.nearest)
-        inner = tuple(
-            e.with_train_ids(train_ids) if isinstance(e, PartsExplanation) else e
-            for e in self.explanations
-        )
-        return replace(self, nearest=nearest, explanations=inner)
-
     def with_columns(self, shown: Shown, layer: str = "features") -> Self:
         """Return a copy that shows features, or another layer, as a reader knows them."""
         inner = tuple(e and e.with_columns(shown, layer) for e in self.explanations)
         return replace(self, explanations=inner)
 
     def __getitem__(self, row: int) -> Reason:
+        inside = bool(self.in_distribution[row])
         parts = [
             PartReason(
                 name,
                 float(self.part_scores[row, part]),
                 float(self.part_p_values[row, part]),
                 float(self.shares[row, part]),
-                None if own is None else replace(own[row], part_of=self.detector),
-                () if near is None else tuple(n for n in near[row].tolist() if n not in (-1, "")),
+                None
+                if own is None
+                else replace(own[row], part_of=self.detector, in_distribution=inside),
+                () if near is None else tuple(n for n in near[row].tolist() if n >= 0),
             )
             for part, (name, own, near) in enumerate(
                 zip(self.parts, self.explanations, self.nearest, strict=True)

@@ -30,6 +30,7 @@ import numpy as np
 from nescio._io.frames import read_logits
 from nescio._threads import available_cpus
 from nescio._validation import (
+    NO_SOFTMAX,
     Array,
     FloatArray,
     check_matrix,
@@ -37,6 +38,7 @@ from nescio._validation import (
     checked_whole,
     is_frame,
     is_torch,
+    sum_to_one,
     to_float,
     to_numpy,
 )
@@ -70,10 +72,6 @@ RowKernel = Callable[[Array, FloatArray, FloatArray], None]
 # 1 MiB of float32: small enough for a second-level cache, and large enough that Python's overhead
 # per block is below one per cent.
 _BLOCK_ELEMENTS = 1 << 18
-
-# So many rows do not all sum to 1 by chance, with this tolerance for rounded probabilities.
-_ENOUGH_ROWS = 10
-_ROUNDED = 0.005
 
 # Labels multiplied into one factor by the portable energy kernel. Their product stays below
 # float32's largest number as long as the positive logits among them sum to less than 88.
@@ -136,11 +134,10 @@ def logits_from_probs(probs: Any) -> FloatArray:
             f"probabilities must lie within [0, 1], got [{low:g}, {high:g}]."
             + (" If they are percentages, divide them by 100." if low >= 0 and high <= 100 else "")
         )
-    if _looks_like_softmax(values):
+    if sum_to_one(values):
         warn(
-            "the probabilities of every sample sum to 1: these look like softmax outputs, for one "
-            "label per sample. A multi-label classifier has one sigmoid per label. If yours has, "
-            "pass its outputs before the softmax.",
+            "the probabilities of every sample sum to 1: these look like softmax outputs. "
+            + NO_SOFTMAX,
             ImplausibleValuesWarning,
         )
     below_one = np.nextafter(values.dtype.type(1), values.dtype.type(0))
@@ -148,16 +145,6 @@ def logits_from_probs(probs: Any) -> FloatArray:
     with np.errstate(divide="ignore"):
         logits: FloatArray = np.log(values) - np.log1p(-values)
     return logits
-
-
-def _looks_like_softmax(probs: FloatArray) -> bool:
-    """Return whether every row sums to 1; False for few rows or a single label."""
-    if probs.ndim != 2 or len(probs) < _ENOUGH_ROWS or probs.shape[1] < 2:
-        return False
-    if abs(probs[0].sum(dtype=np.float64) - 1) > _ROUNDED:  # usually one row is enough to decide
-        return False
-    sums = probs.sum(1, dtype=np.float64)
-    return bool((np.abs(sums[~np.isnan(sums)] - 1) <= _ROUNDED).all())
 
 
 # --- the table: a term of each label under an aggregation over labels -------------------------

@@ -342,7 +342,8 @@ def outputs(n, seed=0, **without):
 
 def test_features_and_labels_make_a_combination_that_can_be_used():
     train, held_out = outputs(300), outputs(400, 1)
-    detector, reason = default_detector(train, held_out, tpr=0.9)
+    default = default_detector(train, held_out, tpr=0.9)
+    detector, reason = default.detector, default.reason
     assert detector.name == "combined"
     assert "linear probe" in reason
     assessed = detector.fit(train).calibrate(held_out).assess(outputs(2000, 2))
@@ -370,18 +371,21 @@ def test_features_and_labels_make_a_combination_that_can_be_used():
 )
 def test_training_data_that_cannot_be_used_is_warned_of(train, held_out, why):
     with pytest.warns(DefaultDetectorWarning, match=why):
-        detector, reason = default_detector(train, held_out)
+        default = default_detector(train, held_out)
+    detector = default.detector
     enough = len(held_out) >= MIN_HELD_OUT
     assert detector.name == ("combined" if enough else "joint_energy")
     assert not detector.learns_from
-    assert why in reason
+    assert why in default.obstacle
+    assert default.reason.endswith(f"separates better, but {default.obstacle}.")
 
 
 @pytest.mark.parametrize(
     ("held_out", "layer"), [(outputs(500), "features"), (outputs(500, features=None), "logits")]
 )
 def test_without_training_data_it_is_joint_energy_with_a_guard(held_out, layer):
-    detector, reason = default_detector(None, held_out, nonfinite="out")
+    default = default_detector(None, held_out, nonfinite="out")
+    detector, reason = default.detector, default.reason
     energy, guard = detector.detectors
     assert (energy.name, guard.name, guard.layer) == ("joint_energy", "out_of_range", layer)
     assert guard.held_out
@@ -398,7 +402,8 @@ def test_without_training_data_it_is_joint_energy_with_a_guard(held_out, layer):
 @pytest.mark.parametrize("n_samples", [MIN_HELD_OUT - 1, MIN_HELD_OUT])
 def test_of_many_labels_the_largest_count(n_labels, name, n_samples):
     held_out = Outputs(np.random.default_rng(0).normal(-2, 3, (n_samples, n_labels)))
-    detector, reason = default_detector(held_out=held_out, tpr=0.9)
+    default = default_detector(held_out=held_out, tpr=0.9)
+    detector, reason = default.detector, default.reason
     energy = detector.detectors[0] if detector.name == "combined" else detector
     assert (detector.name == "combined") == (n_samples == MIN_HELD_OUT)
     assert (energy.name, detector.tpr) == (name, 0.9)

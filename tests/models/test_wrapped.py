@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
@@ -155,6 +156,9 @@ def test_without_a_calibrated_detector_there_is_no_verdict(model, held_out):
     for detector in (None, ns.JointEnergy()):
         with pytest.raises(ns.NotCalibratedError, match=r"calibrate\(held_out\)"):
             ns.wrap(model, detector=detector)(held_out)
+    uncalibrated = ns.wrap(model, detector="knn").fit(held_out)
+    with pytest.raises(ns.NotCalibratedError, match=r"wrapped = wrapped.calibrate\(held_out\)"):
+        uncalibrated(held_out)
     with pytest.raises(ParameterError, match="expected a detector, such as JointEnergy"):
         ns.wrap(model, detector=7)
     with pytest.raises(ParameterError, match="no detector 'joint_enery'"):
@@ -442,6 +446,13 @@ def test_one_sample_without_the_batch_axis(model, multi_label, held_out, onnx_fi
     pandas = pytest.importorskip("pandas")
     with pytest.raises(ShapeError, match=r"frame.iloc\[\[row\]\]"):
         ns.wrap(model).outputs(pandas.DataFrame(inputs).iloc[0])
+    frame = pandas.DataFrame(inputs, columns=list("abcdef")).assign(word="x")
+    named = ns.wrap(clone(model).fit(frame[list("abcdef")], truth))
+    for row in (frame.iloc[0], frame[list("abcdef")].iloc[0]):  # with words, and of numbers alone
+        with pytest.raises(ShapeError, match=r"one row of a table.*frame.iloc\[\[row\]\]\.$"):
+            named.outputs(row)
+    with pytest.raises(InputError, match=r"got a Series. .*frame\[names\].iloc\[\[row\]\]"):
+        ns.wrap(network).outputs(frame["a"])
 
 
 def test_one_image_without_the_batch_axis_and_other_images():
@@ -468,6 +479,31 @@ def test_one_image_without_the_batch_axis_and_other_images():
         ns.wrap(network, preprocessing=224)
 
 
+@pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
+def test_the_contrast_of_a_flat_image_is_0():
+    torch = pytest.importorskip("torch")
+    pooled = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    network = a_network(torch.nn.Conv2d(3, 4, 3), *pooled)
+    images = torch.rand(200, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    wrapped = ns.wrap(network).calibrate(images, self_check=False)
+    for level in (0.1, 0.3, 0.7):
+        flat = wrapped.explain(torch.full((1, 3, 8, 8), level))
+        parts = [part.reason for part in flat[0].parts if "layer=input" in part.detector]
+        values = {c.column: c.value for c in parts[0].ranges if c.column.startswith("contrast")}
+        assert set(values.values()) == {0.0}
+
+
+@pytest.mark.filterwarnings("error::nescio.errors.ImplausibleValuesWarning")
+def test_softmax_outputs_are_no_probabilities_of_labels(held_out):
+    torch = pytest.importorskip("torch")
+    network = a_network(torch.nn.Linear(6, 8), torch.nn.Linear(8, 4), torch.nn.Softmax(1))
+    with pytest.raises(ns.errors.ProbabilitiesError, match="one sigmoid per label") as raised:
+        ns.wrap(network).outputs(held_out)
+    assert "from_probs=True" not in str(raised.value)  # which would not help
+    with pytest.raises(ns.errors.ImplausibleValuesWarning, match="these look like softmax"):
+        ns.wrap(network, from_probs=True).outputs(held_out)
+
+
 def test_lists_and_wide_tensors_are_rows(held_out):
     torch = pytest.importorskip("torch")
     wrapped = ns.wrap(a_network(torch.nn.Linear(6, 8), torch.nn.Linear(8, 4)))
@@ -478,6 +514,24 @@ def test_lists_and_wide_tensors_are_rows(held_out):
         wrapped.outputs(list(held_out[:3]))
     with pytest.raises(InputError, match=r"TensorDataset. Pass .*DataLoader\(dataset"):
         wrapped.outputs(torch.utils.data.TensorDataset(torch.from_numpy(held_out)))
+
+
+def test_labels_beside_held_out_data_and_inputs_that_are_used_up(model, multi_label, held_out):
+    detector = ns.JointEnergy()
+    for calibrate in (ns.wrap(model).calibrate, detector.calibrate):
+        for labels in (multi_label[1], 0.95):
+            with pytest.raises(InputError, match=r"calibrate takes held-out data alone.*tpr=0.95"):
+                calibrate(held_out, labels)
+    assert ns.wrap(model).calibrate(held_out)(*multi_label).outputs.labels is not None
+    batches = iter([held_out])
+    ns.wrap(model).outputs(batches)
+    with pytest.raises(ShapeError, match="A generator gives its batches once"):
+        ns.wrap(model).outputs(batches)
+    for call in (ns.wrap(model).outputs, ns.wrap(model).fit, ns.wrap(model).calibrate):
+        with pytest.raises(ShapeError, match=r"not a single sample was given\.$"):
+            call([])
+    with pytest.raises(ShapeError, match="There are no samples"):
+        detector.calibrate([])
 
 
 @pytest.mark.parametrize(
@@ -494,6 +548,7 @@ def test_lists_and_wide_tensors_are_rows(held_out):
         (np.arange(300), r"got \(300,\).*np.eye\(n_labels\)\[labels\]"),
         (np.arange(300) / 7, r"got \(300,\).*continuous numbers"),
         (np.zeros((300, 3)), r"of shape \(n_samples, 4\), got \(300, 3\)\.$"),
+        (np.full((300, 4), np.nan), r"0 or 1, got nan. For rows without known labels, leave out"),
         (np.full((300, 4), 0.9), r"0 or 1, got 0.9. If inputs and labels are exch"),
     ],
 )

@@ -146,11 +146,10 @@ def calibrate(
     if detector is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DefaultDetectorWarning)  # the reason is printed below
-            detector, reason = default_detector(
-                learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise"
-            )
+            default = default_detector(learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise")
+        detector, reason = default.detector, default.reason
         if learned_from is not None and not detector.learns_from:
-            warn(f"--train was not used: {reason.partition(', but ')[2]}", DefaultDetectorWarning)
+            warn(f"--train was not used: {default.obstacle}.", DefaultDetectorWarning)
     if learned_from is not None and detector.learns_from:
         with working("learning"), error_context(train):
             detector.fit(learned_from, from_probs=False)

@@ -22,7 +22,14 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
 
 from nescio._io.tables import GROUP
-from nescio._validation import Array, BoolArray, checked_choice, checked_share, to_numpy
+from nescio._validation import (
+    Array,
+    BoolArray,
+    check_no_labels,
+    checked_choice,
+    checked_share,
+    to_numpy,
+)
 from nescio.calibration import (
     CUSTOM,
     LABEL_COUNT,
@@ -213,6 +220,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def calibrate(
         self,
         X: Any,
+        y: None = None,
         *,
         tpr: float | None = None,
         confidence: float | None = None,
@@ -235,6 +243,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         ----------
         X : array, tensor, data frame or Outputs
             In-distribution data that the detector has not learned from.
+        y : None
+            Calibration needs no labels: they are an error that says so.
         tpr : float, optional
             The share of in-distribution data to keep; by default the detector's own `tpr`.
         confidence : float, optional
@@ -247,6 +257,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         from_probs : bool, optional
             As for `fit`.
         """
+        check_no_labels(y)
         with _unchanged_on_error(self):
             self._check_params()
             if not self.learns_from:
@@ -437,12 +448,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Return each label's share of the score, against the in-distribution medians.
 
         For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for
-        `assess`. For one sample, pass a single row: outputs[[7]].
-
-        `out_of_range` returns the columns that are outside of their usual range. A combination
-        returns what each part says: its score, its p-value and its share of the evidence. Parts are
-        explained by labels or columns if they can be, and parts that know their nearest training
-        samples (that have a method `nearest`) name them.
+        `assess`. For one sample, pass a single row: outputs[[7]]. `out_of_range` returns the
+        columns that are outside of their usual range, and a combination what each part says: its
+        score, p-value, share of the evidence, labels or columns, and nearest training samples.
         """
         if not self.explains:
             layer = "layer=logits" if "logits" in self.scores_from else "layer=features"
@@ -457,13 +465,17 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def _explain(self, decided: Decided) -> ExplainedVerdicts:
         """Explain samples that have been scored; called if `explains` is true."""
-        terms, medians = self.label_terms(), self.medians_
-        assert terms is not None
-        assert medians is not None
-        return Explanation.from_logits(
-            terms,
-            decided.data.arrays.logits,
-            medians,
+        how, logits = self.label_terms(), decided.data.arrays.logits
+        assert how is not None
+        assert self.medians_ is not None
+        medians, rank_medians = self.medians_.of_samples(decided.groups, len(logits))
+        terms = np.array(how.of(logits.astype(np.float64)), dtype=np.float64)
+        terms[np.isnan(logits) | np.isposinf(logits)] = np.nan
+        return Explanation(
+            how=how,
+            terms=terms,
+            medians=medians,
+            rank_medians=rank_medians,
             label_names=self.label_names_ or decided.data.label_names,
             **self._explained(decided),
         )

@@ -234,13 +234,14 @@ class Combined(Detector):
         if usable is not None:
             part_scores[~usable] = np.nan
         p_values = self._p_values(part_scores)
+        lowest = [1 / (1 + len(reference_scores(part))) for part in self.detectors_]
         against = -self._terms(p_values)  # (n_samples, n_parts)
         endless = np.isinf(against)
         against = np.where(endless.any(1, keepdims=True), endless, against)
         return PartsExplanation(
             parts=tuple(part.text(defaults=False) for part in self.detectors_),
             part_scores=part_scores,
-            part_p_values=p_values,
+            part_p_values=np.maximum(p_values, lowest),
             shares=against / against.sum(1, keepdims=True),
             explanations=tuple(explanations),
             nearest=tuple(nearest),
@@ -301,10 +302,11 @@ GUARDED_INPUT = Combined((*DEFAULT_PARTS, f"{OutOfRange.name}(layer={INPUT})"))
 
 
 class Default(NamedTuple):
-    """A detector, not fitted yet, and the sentence that says why it was chosen."""
+    """A detector, not fitted yet, and the sentences that say why it was chosen."""
 
     detector: Detector
     reason: str
+    obstacle: str = ""  # what keeps it from learning from training data; empty if it learns
 
 
 def default_detector(
@@ -332,8 +334,7 @@ def default_detector(
     Examples
     --------
     >>> held_out = np.random.default_rng(0).normal(-2, 3, (500, 10))
-    >>> detector, reason = default_detector(held_out=held_out)
-    >>> detector.calibrate(held_out).predict(10 * held_out[:2])
+    >>> default_detector(held_out=held_out).detector.calibrate(held_out).predict(10 * held_out[:2])
     array([-1, -1])
     """
     train, held_out = (
@@ -369,7 +370,7 @@ def default_detector(
         reason += f" From {MIN_HELD_OUT} held-out samples on, it also sees values out of range."
     if has_learned or train is not None:  # whoever passes training data expects that it is used
         warn(reason, DefaultDetectorWarning)
-    return Default(chosen, reason)
+    return Default(chosen, reason, obstacle)
 
 
 def _obstacle(

@@ -36,9 +36,9 @@ from nescio.errors import (
     FileFormatError,
     NescioError,
     ParameterError,
+    listed,
     require,
 )
-from nescio.metrics import Comparison, Evaluation
 from nescio.models import Runner, Wrapped, wrap
 from nescio.models.base import PREPARED, make_runner
 from nescio.models.images import content_hash
@@ -78,7 +78,6 @@ def save_pretrained(
     *,
     samples: Any = None,
     input_shape: Sequence[int] | None = None,
-    evaluation: Evaluation | Comparison | None = None,
     trusted: Sequence[str] = (),
     force: bool = False,
 ) -> None:
@@ -96,8 +95,6 @@ def save_pretrained(
         It is made if it does not exist.
     samples, input_shape : optional
         As `nescio.export_onnx` takes them, for a model that becomes an ONNX file.
-    evaluation : Evaluation or Comparison, optional
-        For the model card.
     trusted : sequence of str
         Types of a scikit-learn estimator that skops does not trust, such as the trees of a forest.
         An error names them. Whoever loads the folder has to pass them too.
@@ -112,7 +109,7 @@ def save_pretrained(
             loaded = write_model(
                 wrapped, temporary, samples=samples, input_shape=input_shape, trusted=trusted
             )
-            card = _card(target.resolve().name, loaded, evaluation, trusted)
+            card = _card(target.resolve().name, loaded, trusted)
             (temporary / _CARD_FILE).write_text(card, "utf-8")
             target.mkdir(exist_ok=True)
             for name in HASHED_FILES:  # of an earlier model, perhaps of another kind
@@ -187,7 +184,7 @@ def push_to_hub(
     token : str, optional
         By default that of `hf auth login`.
     **options
-        samples, input_shape, evaluation and trusted, as `save_pretrained` takes them.
+        samples, input_shape and trusted, as `save_pretrained` takes them.
 
     Examples
     --------
@@ -399,12 +396,7 @@ def read_estimator(path: Path, trusted: Sequence[str]) -> Any:
 # --- the model card: a README.md with the header that the hub reads -------------------------------
 
 
-def _card(
-    title: str,
-    wrapped: Wrapped,
-    evaluation: Evaluation | Comparison | None,
-    trusted: Sequence[str],
-) -> str:
+def _card(title: str, wrapped: Wrapped, trusted: Sequence[str]) -> str:
     """Return the text of the card of a model as it was read back from its files."""
     detector: Any = wrapped.detector
     names = wrapped.label_names
@@ -421,13 +413,8 @@ def _card(
         _calibration_text(detector),
     ]
     if names is not None:
-        more = [f"and {len(names) - _MOST_LABELS:,} more"] if len(names) > _MOST_LABELS else []
-        shown = [f"`{_plain(name)}`" for name in names[:_MOST_LABELS]]
-        sections += ["## Labels", ", ".join([*shown, *more])]
-    if evaluation is not None:
-        table = str(evaluation).replace("`", "'")
-        sections += ["## Evaluation", f"```text\n{table}\n```"]
-        sections += ["In-distribution samples are the positive side."]
+        shown = [f"`{_plain(name)}`" for name in names]
+        sections += ["## Labels", listed(shown, _MOST_LABELS, quoted=False)]
     return "\n\n".join(sections) + "\n"
 
 

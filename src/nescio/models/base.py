@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from nescio._validation import Array, check_matrix, is_torch, to_numpy
+from nescio._validation import Array, check_matrix, index_of, is_torch, to_numpy
 from nescio._version import __version__
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.explain import ExplainedVerdicts, RangesExplanation
@@ -112,7 +112,8 @@ def of_channels(part: RangesExplanation) -> dict[str, Any]:
 
     def shown(columns: Array) -> Array:
         means, logarithms = np.split(columns, 2, axis=-1)
-        return np.concatenate([means, np.maximum(np.exp(logarithms) - _NO_CONTRAST, 0)], axis=-1)
+        contrasts = np.maximum(np.round(np.exp(logarithms) - _NO_CONTRAST, 6), 0)
+        return np.concatenate([means, contrasts], axis=-1)
 
     channels = range(part.features.shape[1] // 2)
     return {
@@ -292,6 +293,12 @@ class Runner(ABC):
 
         With a tokenizer, texts become what the model takes.
         """
+        names = index_of(inputs) if getattr(inputs, "ndim", 2) == 1 else None
+        if self.columns and names is not None and {*self.columns} <= {*map(str, names)}:
+            raise ShapeError(
+                "the inputs are one row of a table, as a pandas Series. Pass a table of one row: "
+                "frame.iloc[[row]]."
+            )
         first_row = 0
         for batch in batches_of(inputs, self.fixed_batch or batch_size, self._takes_batch):
             if batch.texts is not None and self.tokenizer is not None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import Array, check_values, is_frame, is_torch, to_numpy
+from nescio._validation import Array, check_values, index_of, is_frame, is_torch, to_numpy
 from nescio.errors import InputError, ShapeError, listed
 from nescio.models.images import IMAGE_SUFFIXES
 from nescio.self_check import IMAGES, NUMBERS, TABLES, TEXTS, spread_rows
@@ -37,8 +37,11 @@ def batches_of(
         for start in range(0, n_samples, rows):
             part = slice(start, start + rows)
             yield InputBatch(*(_rows_of(values, part, n_samples) for values in whole[:3]))
-    elif is_frame(inputs) or isinstance(inputs, Mapping):  # it iterates over its names
-        advice = 'its values: frame[names].to_numpy(), or for texts their column, frame["text"].'
+    elif is_frame(inputs) or isinstance(inputs, Mapping) or index_of(inputs) is not None:
+        advice = (
+            "its values: frame[names].to_numpy(), of one row frame[names].iloc[[row]].to_numpy(), "
+            'or for texts their column, frame["text"].'
+        )
         if isinstance(inputs, Mapping):
             advice = (
                 "a table as a data frame: pd.DataFrame([row]) of one row, or pd.DataFrame(dict)."
@@ -188,7 +191,7 @@ def as_texts(inputs: Any) -> list[str] | None:
         raise InputError(
             f"{len(rows):,} of {len(items):,} inputs are not texts: rows {listed(rows)} (row "
             f"{rows[0]} is {str(items[rows[0]])[:40]}). Remove these rows, or replace them by an "
-            f"empty text.{' One row of a table is frame.iloc[[row]].' * hasattr(inputs, 'iloc')}"
+            "empty text."
         )
     return texts
 

@@ -9,12 +9,13 @@ from typing import Any, Self
 import numpy as np
 import sklearn
 
+from nescio._charts.svg import cut
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.detectors.combined import MOST_FEATURES
 from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
 from nescio.explain import ExplainedVerdicts
 from nescio.models.base import AUTO_LAYER, PREPARED, Runner, layer_names
-from nescio.models.inputs import as_texts, n_rows
+from nescio.models.inputs import as_texts, length_of, n_rows
 from nescio.models.table_features import TableFeatures, after, table_features
 from nescio.outputs.outputs import INPUT, PENULTIMATE, check_label_names
 
@@ -110,7 +111,8 @@ class SklearnRunner(Runner):
     def fitted_to(self, train: Any) -> Self:
         """Return a runner that prepares the columns of a table, if features were not chosen."""
         inputs = to_numpy(train) if is_torch(train) else train
-        if not self.layers_are_default or not self.takes(inputs) or self.n_features > MOST_FEATURES:
+        is_whole = self.takes(inputs) and bool(length_of(inputs))
+        if not (self.layers_are_default and is_whole) or self.n_features > MOST_FEATURES:
             return self
         with self._explained_errors(inputs):
             features = table_features(inputs, self._steps)
@@ -205,16 +207,16 @@ class SklearnRunner(Runner):
             raise
         except Exception as error:  # models raise many kinds
             hint = _infinite_cell(inputs)
-            if as_texts(inputs) is not None:
-                hint = f" For texts, {_TEXTS}"
-            elif "no attribute 'lower'" in str(error):  # of a vectoriser
-                hint = " The model takes texts: pass a list of them."
-            elif self.columns and not hint and not hasattr(inputs, "columns"):
+            if self.columns and not hint and not hasattr(inputs, "columns"):
                 hint = (
                     " The model was trained on a data frame. Pass one with the same columns: "
                     "pd.DataFrame([row]) of one row as a dict, pd.DataFrame(rows) of several."
                 )
-            fault = str(error).rstrip(".")
+            elif as_texts(inputs) is not None:
+                hint = f" For texts, {_TEXTS}"
+            elif "no attribute 'lower'" in str(error):  # of a vectoriser
+                hint = " The model takes texts: pass a list of them."
+            fault = cut(str(error), 400).rstrip(".")  # scikit-learn may show all of the data
             raise InputError(f"the model cannot run on these inputs: {fault}.{hint}") from error
 
 

@@ -18,6 +18,7 @@ from nescio._validation import (
     Array,
     BoolArray,
     check_logits,
+    check_no_labels,
     check_same_order,
     checked_whole,
     index_of,
@@ -25,7 +26,7 @@ from nescio._validation import (
 )
 from nescio.calibration.calibration import guarantee_text
 from nescio.detectors import Assessment, Detector, NotCalibratedError, as_detector, load
-from nescio.detectors.base import groups_at, require_calibration
+from nescio.detectors.base import groups_at
 from nescio.detectors.combined import (
     AUTO_DETECTOR,
     GUARDED_INPUT,
@@ -33,6 +34,7 @@ from nescio.detectors.combined import (
     MIN_WITH_TRAINING,
     MOST_FEATURES,
     Combined,
+    Default,
     default_detector,
 )
 from nescio.errors import (
@@ -100,16 +102,12 @@ def wrap(
         Which activations are the features. "pooled" is the representation before the task head,
         "penultimate" the input of the last linear layer, "input" the model's own input, and "auto"
         the first of these that the model has. torch and transformers: also the dotted name of a
-        layer, as `model.named_modules()` has it, for its output; the same followed by ":input",
-        such as "fc:input", for its input. ONNX: also the name of an output or of another tensor.
-        scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step; or
-        a fitted transformer of the model's input. If none is chosen, `fit` makes one of a table:
-        `nescio.TableFeatures` of the columns that the model reads.
-        Features of shape (n_samples, n_features, height, width) are averaged over height and width.
-        Of several layers, "pooled,penultimate" or a list, the first are the features, and the
-        others are arrays under their own names. The default is none; for checkpoints,
-        "pooled,penultimate"; if the detector reads features, "auto". Further layers that it reads
-        are added if the model has them.
+        layer for its output, or followed by ":input", such as "fc:input", for its input. ONNX: also
+        the name of a tensor. scikit-learn: also a fitted transformer of the model's input. If none
+        is chosen, `fit` makes one of a table: `nescio.TableFeatures` of the columns that the model
+        reads. Of several layers, "pooled,penultimate" or a list, the first are the features, and
+        the others are arrays under their own names. The default is none; for checkpoints,
+        "pooled,penultimate"; if the detector reads features, "auto", and what else it reads.
     label_names : sequence of str, optional
         One name per label, in the model's order. Checkpoints, transformers models and files of
         `nescio export` have their own.
@@ -126,9 +124,8 @@ def wrap(
         floating point are taken as already preprocessed.
     tokenizer : transformers tokenizer, tokenizers.Tokenizer or path, optional
         torch, transformers and ONNX models that take `input_ids`: makes texts their inputs. A path
-        is that of a tokenizer.json, or of a folder with one. Texts are padded to the longest of
-        their batch. A text with more tokens than the tokenizer and the model allow is cut off, and
-        a warning says how many were. Files of `nescio.export_onnx` have their own.
+        is that of a tokenizer.json, or of a folder with one. A text with too many tokens is cut
+        off, with a warning. Files of `nescio.export_onnx` have their own.
 
     Examples
     --------
@@ -177,20 +174,25 @@ class Wrapped:
         Runs the model.
     detector : Detector or None
         None if none was chosen; then `fit` chooses, or `calibrate` without `fit`.
-    reason : str
-        Why this detector, if `fit` or `calibrate` has chosen it; empty if you have.
     checked : SelfCheck or None
         Which faults the detector sees: the self-check that `calibrate` has made.
     """
 
-    def __init__(self, runner: Runner, detector: Detector | None = None, reason: str = "") -> None:
+    def __init__(
+        self, runner: Runner, detector: Detector | None = None, default: Default | None = None
+    ) -> None:
         self.runner = runner
         self.detector = detector
-        self.reason = reason
+        self._default = default
         self.checked: SelfCheck | None = None
         if detector is not None:
             self.runner = with_layers(runner, detector)
             check_reads(self.runner, detector)
+
+    @property
+    def reason(self) -> str:
+        """Why this detector, if `fit` or `calibrate` has chosen it; empty if you have."""
+        return "" if self._default is None else self._default.reason
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
@@ -202,8 +204,8 @@ class Wrapped:
     def outputs(
         self,
         inputs: Any,
-        *,
         labels: Any = None,
+        *,
         ids: Sequence[str] | None = None,
         batch_size: int = 256,
     ) -> Outputs:
@@ -297,7 +299,9 @@ class Wrapped:
             texts += batch.texts or []
             n_truncated += batch.n_truncated
         if not blocks["logits"]:
-            raise ShapeError("there are no inputs: not a single sample was given.")
+            again = " A generator gives its batches once: make a new one."
+            hint = again if isinstance(inputs, Iterator) else ""
+            raise ShapeError(f"there are no inputs: not a single sample was given.{hint}")
         arrays = {name: np.concatenate(parts) for name, parts in blocks.items()}
         is_text = len(texts) == len(arrays["logits"])
         joined = np.concatenate(labels) if labels else None
@@ -308,8 +312,8 @@ class Wrapped:
     def predict(
         self,
         inputs: Any,
-        *,
         labels: Any = None,
+        *,
         ids: Sequence[str] | None = None,
         batch_size: int = 256,
         groups: Any = None,
@@ -375,7 +379,7 @@ class Wrapped:
         runner = self.runner
         if self.label_names is None and hasattr(labels, "columns"):
             runner = runner.changed(label_names=[str(name) for name in labels.columns])
-        if self.detector is not None and not self.reason:
+        if self.detector is not None and self._default is None:
             own = copy.deepcopy(self.detector)
             if _read_by(own) & {FEATURES, "head", PENULTIMATE} == {FEATURES}:
                 runner = runner.fitted_to(train)
@@ -385,8 +389,8 @@ class Wrapped:
         ready, outputs, obstacle = Wrapped(runner)._outputs_with_features(
             runner.fitted_to(train), train, labels, batch_size
         )
-        detector, reason = default_detector(outputs, no_features=obstacle)
-        return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
+        default = default_detector(outputs, no_features=obstacle)
+        return Wrapped(ready.runner, default.detector.fit(outputs, from_probs=False), default)
 
     def _outputs_with_features(
         self, runner: Runner, inputs: Any, labels: Any, batch_size: int
@@ -437,6 +441,7 @@ class Wrapped:
     def calibrate(
         self,
         held_out: Any,
+        labels: None = None,
         *,
         tpr: float | None = None,
         confidence: float | None = None,
@@ -454,6 +459,8 @@ class Wrapped:
         held_out
             In-distribution inputs that neither the model nor the detector has learned from, as
             `outputs` takes them.
+        labels : None
+            Calibration needs none: labels are an error that says so.
         tpr, confidence, groups
             As the detector's `calibrate` takes them.
         batch_size : int
@@ -461,8 +468,9 @@ class Wrapped:
         self_check : bool
             Whether to check for blind spots. The model runs on 50 inputs eight times.
         """
+        check_no_labels(labels)
         check_order(held_out, groups=groups)
-        model, detector, reason = self, copy.deepcopy(self.detector), self.reason
+        model, detector, default = self, copy.deepcopy(self.detector), self._default
         if detector is None:
             model, outputs, _ = self._outputs_with_features(self.runner, held_out, None, batch_size)
         else:
@@ -470,21 +478,21 @@ class Wrapped:
         # `fit` did not know how many held-out samples there would be.
         has_learned = bool(detector and detector.learns_from)
         needed = MIN_WITH_TRAINING if has_learned else MIN_HELD_OUT
-        too_few = reason and isinstance(detector, Combined) and len(outputs) < needed
+        too_few = default and isinstance(detector, Combined) and len(outputs) < needed
         if detector is None or too_few:
-            detector, reason = default_detector(held_out=outputs, has_learned=has_learned)
+            default = default_detector(held_out=outputs, has_learned=has_learned)
+            detector = default.detector
             if too_few and not has_learned:  # `fit` has said what is in the way
-                reason = (
-                    f"{self.reason} With {len(outputs)} held-out samples, {detector.name} alone."
-                )
+                alone = f"With {len(outputs)} held-out samples, {detector.name} alone."
+                default = default._replace(reason=f"{self.reason} {alone}")
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
-        calibrated = Wrapped(model.runner, detector, reason)
+        calibrated = Wrapped(model.runner, detector, default)
         if self_check:
             calibrated.checked = calibrated.self_check(
                 held_out, outputs=outputs, groups=groups, n_samples=_FEW, batch_size=batch_size
             )
-            warn_of_blind_spots(calibrated.checked, has_learned=has_learned or bool(self.reason))
+            warn_of_blind_spots(calibrated.checked, has_learned=has_learned or bool(self._default))
         return calibrated
 
     def self_check(
@@ -498,14 +506,11 @@ class Wrapped:
     ) -> SelfCheck:
         """Return how many inputs would be flagged after gross faults, as one table.
 
-        The faults depend on the inputs. Numbers of two or three dimensions: scaled, shifted, zeros,
-        shuffled, mirrored, noise. A pandas frame: one column in another unit, numbers shifted, 0,
-        shuffled, noise or missing, new words. Images, of four dimensions: black, white, grey,
-        inverted, of the wrong scale, shuffled, noise. Texts: empty, random letters, one word,
-        shuffled. The model runs on each. A fault with which it raises an error counts as seen. Of a
-        DataLoader, the first batch is used. Other inputs, such as tokens or batches, cannot be
-        changed, and some models do not run on a few inputs: the faults are then made in the
-        outputs, as the detector's own `self_check` does.
+        The faults are those of numbers (of two or three dimensions), a pandas frame, images (of
+        four), or texts; the table names them. The model runs on each. A fault with which it raises
+        an error counts as seen. Of a DataLoader, the first batch is used. Other inputs, such as
+        tokens or batches, cannot be changed, and some models do not run on a few inputs: the faults
+        are then made in the outputs, as the detector's own `self_check` does.
 
         Parameters
         ----------
@@ -574,18 +579,8 @@ class Wrapped:
 
         save_pretrained(self, folder, **options)
 
-    def push_to_hub(self, name: str, **options: Any) -> str:
-        """Write the same folder to a repository of the Hugging Face hub; return its address.
-
-        `nescio.integrations.hugging_face.push_to_hub` documents the options. A new repository is
-        private.
-        """
-        from nescio.integrations.hugging_face import push_to_hub
-
-        return push_to_hub(self, name, **options)
-
     def _calibrated(self) -> Detector:
-        if self.detector is None:
+        if self.detector is None or not hasattr(self.detector, "calibration_"):
             exported = "in_distribution" in getattr(self.runner, "output_names", ())
             own = " The file's own verdicts are its output in_distribution, for onnxruntime."
             raise NotCalibratedError(
@@ -593,7 +588,6 @@ class Wrapped:
                 "wrapped.calibrate(held_out), which returns a new model, or pass one: wrap(model, "
                 f"detector='tagger.nescio').{own if exported else ''}"
             )
-        require_calibration(self.detector)
         return self.detector
 
     def __repr__(self) -> str:

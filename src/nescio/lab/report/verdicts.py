@@ -109,7 +109,8 @@ def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
         sets = sets._replace(id=sets.id[rest], held_out=sets.id[half])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DefaultDetectorWarning)  # the page says the reason
-        detector, reason = default_detector(sets.train, sets.held_out, nonfinite=nonfinite)
+        default = default_detector(sets.train, sets.held_out, nonfinite=nonfinite)
+    detector = default.detector
     if detector.learns_from:
         detector.fit(sets.train, from_probs=False)
     try:
@@ -120,7 +121,7 @@ def choose_default(sets: Sets, nonfinite: str) -> tuple[Chosen, Sets]:
             "the rows of --id: pass more rows, or a calibrated detector (--detector)."
         ) from error
     name, is_half = f"default ({detector.name})", bool(context)
-    return Chosen(name, detector, context, [reason], is_half=is_half), sets
+    return Chosen(name, detector, context, [default.reason], is_half=is_half), sets
 
 
 # --- the verdicts ---------------------------------------------------------------------------------
