@@ -343,6 +343,9 @@ class App:
                 if status >= 400 and status != _CLIENT_CLOSED:
                     facts["reason"] = msgspec.json.decode(answer.body)["detail"][:300]
                 logger.log(level, "request", extra=facts | request.scored())
+        if request.unread:
+            await service.limits.discard(request)
+            await send({"type": "http.response.body"})
 
     async def _answer(self, request: Request) -> Answer:
         """Return the answer of the endpoint, or an error."""
@@ -458,7 +461,9 @@ async def _send(answer: Answer, request: Request, send: Send, *, close: bool) ->
     for start in range(0, last, _PIECE_BYTES):
         piece = body[start : start + _PIECE_BYTES]
         await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": body[last:]})
+    # If some of the request is unread, the answer ends after it: the end may close the connection.
+    end = {"type": "http.response.body", "body": body[last:], "more_body": request.unread}
+    await send(end)
 
 
 def _problem(error: HTTPException | NescioError) -> Answer:

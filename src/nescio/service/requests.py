@@ -61,7 +61,7 @@ class TooLargeError(InputError):
 class Request:
     """One HTTP request: its headers by name, and what it uses of the limits."""
 
-    __slots__ = ("headers", "id", "n_body", "n_held", "receive", "result", "scope")
+    __slots__ = ("headers", "id", "n_body", "n_held", "receive", "result", "scope", "unread")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
@@ -74,6 +74,8 @@ class Request:
         self.result: BatchResult | None = None  # the verdicts
         self.n_body: int | None = None  # bytes of its body, once they are being read
         self.n_held = 0  # bytes of inputs and answers
+        # Whether some of its body may still arrive.
+        self.unread = bool({b"content-length", b"transfer-encoding"} & self.headers.keys())
 
     def header(self, name: bytes) -> str:
         """Return a header, or "" if there is none."""
@@ -90,6 +92,15 @@ class Request:
     def media_type(self) -> str:
         """The type of the body without parameters, such as "application/json"."""
         return _media_type(self.headers.get(b"content-type", b""))
+
+    async def part(self) -> bytes:
+        """Return the next part of the body."""
+        message = await self.receive()
+        self.unread = message.get("more_body", False)
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part: bytes = message.get("body", b"")
+        return part
 
     def require_type(self, allowed: Collection[str]) -> str:
         """Return the type of the body, or raise an error if it is not an allowed one."""
@@ -170,10 +181,7 @@ class RequestLimits:
         parts: list[bytes] = []
         size = 0
         while True:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            part = message.get("body", b"")
+            part = await request.part()
             size += len(part)
             _check_size(size, max_bytes)
             if self.n_bytes + len(part) > self.max_waiting_bytes:
@@ -181,8 +189,20 @@ class RequestLimits:
             self.n_bytes += len(part)
             request.n_body = size
             parts.append(part)
-            if not message.get("more_body"):
+            if not request.unread:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def discard(self, request: Request) -> None:
+        """Read what is left of a body after its answer, within limits.
+
+        A simple client sends all of a body before it reads the answer. If the connection were
+        closed meanwhile, it would only see that.
+        """
+        size = 0
+        with contextlib.suppress(TimeoutError, ClientDisconnect):
+            async with asyncio.timeout(BODY_SECONDS):
+                while request.unread and size <= self.max_waiting_bytes:
+                    size += len(await request.part())
 
     def hold(self, request: Request, n_bytes: int) -> None:
         """Count memory that a request needs beside its body, until `release`.
@@ -211,8 +231,9 @@ def _check_size(n_bytes: int, max_bytes: int) -> None:
     if n_bytes > max_bytes:
         raise HTTPException(
             413,
-            f"the body has more than {max_bytes:,} bytes. Send a smaller image, or rows in several "
-            "requests; of rows, a safetensors body may be four times as large as a JSON body.",
+            f"the body has at least {n_bytes:,} bytes; {max_bytes:,} are allowed. Send a smaller "
+            "image, or rows in several requests. A safetensors body may be four times as large as "
+            "a JSON body. --max-body-mb of the service sets the limit.",
         )
 
 
