@@ -9,8 +9,7 @@ import urllib.request
 
 import pytest
 
-from nescio.service import requests
-from nescio.service import server as server_module
+from nescio.service import requests, server as server_module
 from nescio.service.server import Server, config_of
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -135,7 +135,7 @@ def sending(n_bytes):
     async def receive():
         return messages.pop() if messages else await asyncio.sleep(60)
 
-    return Request({"headers": [(b"content-length", b"10")], "query_string": b""}, receive)
+    return Request({"method": "POST", "headers": [], "query_string": b""}, receive)
 
 
 def test_bodies_that_wait_have_a_bound_in_bytes(detector_file):
