@@ -38,6 +38,8 @@ def test_ticks_are_round_numbers():
 def test_log_ticks_are_powers_of_ten():
     ticks = Scale(2e-6, 30, log=True).ticks(8)
     assert [text for _, text in ticks] == ["10⁻⁵", "10⁻⁴", "0.001", "0.01", "0.1", "1", "10"]
+    ticks = Scale(500, 20_000, log=True).ticks()
+    assert [text for _, text in ticks] == ["1000", "10⁴"]  # five digits would reach the label
     np.testing.assert_allclose(Scale(0.1, 10, log=True).place([0.1, 1, 10], 50), [0, 25, 50])
 
 

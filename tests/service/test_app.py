@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from fixtures.service import JSON, SAFETENSORS, metrics_of, refused
+from fixtures.service import JSON, SAFETENSORS, metrics_of, post, refused
 from fixtures.serving import NAMES
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.checks import make_outputs
@@ -206,10 +206,12 @@ def test_a_combination_is_explained_by_part_and_by_label(client, some_logits, tm
 
 
 def test_explain_has_a_limit_and_says_which_detectors_cannot(client, some_logits, tmp_path):
-    many = client().post(
+    service = client()
+    many = service.post(
         "/v1/score", json={"logits": some_logits(101).tolist()}, params={"explain": "true"}
     )
-    assert many.status_code == 413
+    refused(many, 413, "101 rows; 100 are allowed")
+    assert metrics_of(service)["nescio_samples_total", ()] == 0  # they will be sent again
     forest = ns.IsolationForest().fit(some_logits(200)).calibrate(some_logits(100, seed=5))
     forest.save(tmp_path / "forest.nescio")
     answer = client(tmp_path / "forest.nescio").post(
@@ -277,6 +279,14 @@ def test_a_request_keeps_its_own_plain_id(client, some_logits):
 
 
 # --- errors and charts --------------------------------------------------------------------------
+
+
+def test_a_wrong_address_or_method_or_type_is_told_the_right_ones(client):
+    service = client()
+    refused(service.get("/predict"), 404, "There is no /predict. The paths are /v1/score, /v1/pre")
+    refused(service.get("/v1/score"), 405, "The path /v1/score takes POST, got GET.")
+    form = "application/x-www-form-urlencoded"  # what curl sends unless it is told another type
+    refused(post(service, b"{}", form), 415, f"got '{form}'. Send no form")
 
 
 @pytest.mark.parametrize(

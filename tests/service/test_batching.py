@@ -98,16 +98,15 @@ def test_answers_are_those_of_each_request_alone(app, detector_file, some_logits
 def test_a_bad_request_spoils_only_itself(app, some_logits, runs):
     parts = [some_logits(2, seed=n) for n in range(20)]
     parts[7] = np.full((2, 4), np.nan, np.float32)
-    parts[11] = some_logits(2)[:, :3]  # another number of labels: never in one batch
     application = app()
     answers = at_once(application, [body_of(part) for part in parts])
     statuses = [answer.status_code for answer in answers]
-    assert [index for index, status in enumerate(statuses) if status != 200] == [7, 11]
-    assert statuses[7] == statuses[11] == 422
+    assert [index for index, status in enumerate(statuses) if status != 200] == [7]
+    assert statuses[7] == 422
     assert max(runs) > 1
     # What was scored is counted once.
-    assert application.service.engine.traffic.report(False).n_watched == 36
-    assert "nescio_samples_total 36.0" in application.service.metrics.text().decode()
+    assert application.service.engine.traffic.report(False).n_watched == 38
+    assert "nescio_samples_total 38.0" in application.service.metrics.text().decode()
 
 
 def test_groups_and_ids_stay_with_their_rows(app, detector_file, some_logits):

@@ -24,8 +24,8 @@ def good(some_logits):
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 BAD_JSON = {
-    "no object": (b"[[1, 2, 3, 4]]", 400, "Send an object such as {"),
-    "nothing": (b"", 400, "for this path: it is empty."),
+    "no object": (b"[[1, 2, 3, 4]]", 400, 'Send a body such as {"logits":[['),
+    "nothing": (b"", 400, 'it is empty. Send a body such as {"logits"'),
     "truncated": (b'{"logits": [[1, 2, 3, 4]', 400),
     "NaN": (b'{"logits": [[NaN, 2, 3, 4]]}', 400, "send null for NaN"),
     "Infinity": (b'{"logits": [[-Infinity, 2, 3, 4]]}', 400, '"-inf" for a masked label'),
@@ -38,8 +38,16 @@ BAD_JSON = {
     "text": (b'{"logits": [["1", "2", "3", "4"]]}', 400, '"-inf" for a masked label'),
     "null": (b'{"logits": [[1, 2, 3, 4], [1, null, 3, 4]]}', 422, "in 1 of 2 rows: 1"),
     "plus infinity as text": (b'{"logits": [["inf", 2, 3, 4]]}', 400),
-    "a flat row": (b'{"logits": [1, 2, 3, 4]}', 400, "also for one row: {"),
+    "a flat row": (b'{"logits": [1, 2, 3, 4]}', 400, 'Send a body such as {"logits":[['),
     "bools": (b'{"logits": [[true, 2, 3, 4]]}', 400, "Send numbers, null for NaN"),
+    "a text": (b'{"logits": [["high", 2, 3, 4]]}', 400, "Not a number: 'high'"),
+    "no logits": (b"{}", 400, 'Send a body such as {"logits":[['),
+    "numbers as ids": (
+        b'{"logits": [[1, 2, 3, 4]], "ids": [7]}',
+        400,
+        "Send text in double quotes",
+    ),
+    "Python": (b"{'logits': [[1, 2, 3, 4]]}", 400, "need double quotes"),
     "not UTF-8": (b'{"logits": [[1, 2, 3, 4]], "ids": ["\xff"]}', 400),
     "half a character": (b'{"logits": [[1, 2, 3, 4]], "ids": ["\\ud800"]}', 400),
     "UTF-16": ('{"logits": [[1, 2, 3, 4]]}'.encode("utf-16"), 400),
@@ -152,8 +160,8 @@ def test_what_was_refused_is_freed_at_once(client):
 
 MANY = {
     "rows": (JSON, b'{"logits": [' + b"[0]," * 100_000 + b"[0]]}", 413, "100,001 rows"),
-    "empty rows": (JSON, b'{"logits": [' + b"[]," * 400_000 + b"[]]}", 413, "400,000 lists"),
-    "numbers": (JSON, b'{"logits": [[' + b"0," * 2_000_001 + b"0]]}", 413, "2,000,000 numbers"),
+    "empty rows": (JSON, b'{"logits": [' + b"[]," * 400_000 + b"[]]}", 413, "400,002 lists (s"),
+    "numbers": (JSON, b'{"logits": [[' + b"0," * 2_000_001 + b"0]]}", 413, "2,000,001 numbers (s"),
     "arrays in JSON": (
         JSON,
         json.dumps(
@@ -219,7 +227,11 @@ def test_a_parameter_is_sent_once(client, good):
 
 def test_other_content_types_are_refused(client, good):
     service = client()
-    refused(post(service, good, "multipart/form-data; boundary=a"), 415, "(curl --data-binary)")
+    refused(
+        post(service, good, "multipart/form-data; boundary=a"),
+        415,
+        "curl needs -H and --data-binary",
+    )
     for kind in ("", "text/plain", "application/octet-stream", "image/png", "x" * 5000):
         refused(post(service, good, kind), 415, "application/json")
     assert post(service, good, "Application/JSON; charset=utf-8").status_code == 200

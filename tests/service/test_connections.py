@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 import socket
+import urllib.error
+import urllib.request
 
 import pytest
 
-from nescio.service import server as server_module
+from nescio.service import requests, server as server_module
 from nescio.service.server import Server, config_of
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -184,6 +187,65 @@ def test_a_request_in_progress_is_not_silent(app, monkeypatch):
             connection.check_time()
         writer.write(body[9:])
         assert (await reader.read(100)).startswith(b"HTTP/1.1 200")
+
+    run(app(), client)
+
+
+def simple_answer(url, path, n_bytes, **headers):
+    """Return the status and the text that urllib gets: it sends a body, and then reads."""
+    headers = {"Content-Type": "application/json", **headers}
+    request = urllib.request.Request(f"{url}{path}", bytes(n_bytes), headers)
+    with pytest.raises(urllib.error.HTTPError) as refused, urllib.request.urlopen(request):
+        pass
+    return refused.value.code, json.load(refused.value)["detail"]
+
+
+def test_a_simple_client_sees_why_its_body_is_refused(served):
+    """More bytes than the buffers of the sockets hold are on their way when it is refused."""
+    url = served("--max-body-mb", "8", environment={"NESCIO_TOKEN": "secret"}).url
+    status, detail = simple_answer(url, "/v1/score", 20_000_000, Authorization="Bearer secret")
+    assert (status, "20,000,000 bytes; 2,000,000 are allowed" in detail) == (413, True)
+    for path, expected in (("/v1/score", 401), ("/healthz", 405)):
+        assert simple_answer(url, path, 20_000_000)[0] == expected
+
+
+REFUSED = b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n"
+
+
+def test_the_answer_comes_before_the_rest_of_a_refused_body(app):
+    async def client(server, connect):
+        for more in (b"", b"Expect: 100-continue\r\n", b"Connection: close\r\n"):
+            reader, writer = await connect()
+            writer.write(REFUSED + more + b"\r\n")
+            assert b" 405 " in await reader.readuntil(b"}")
+            writer.write(bytes(9000) + (b"" if b"close" in more else GET))
+            answer = await reader.read(100)
+            assert answer == b"" if b"close" in more else answer.startswith(b"HTTP/1.1 200")
+
+    run(app(), client)
+
+
+def test_a_refused_body_is_read_for_a_limited_time(app, monkeypatch):
+    monkeypatch.setattr(requests, "BODY_SECONDS", 0.0)
+
+    async def client(server, connect):
+        reader, writer = await connect()
+        writer.write(REFUSED + b"Connection: close\r\n\r\n" + bytes(100))
+        assert b" 405 " in await everything(reader)
+
+    run(app(), client)
+
+
+def test_a_refused_body_keeps_no_place_among_the_connections(app, monkeypatch):
+    """Its client may have no token."""
+    monkeypatch.setattr(server_module, "max_connections", lambda: 1)
+
+    async def client(server, connect):
+        reader, writer = await connect()
+        writer.write(REFUSED + b"\r\n")
+        await reader.readuntil(b"}")
+        assert (await ask(connect)).startswith(b"HTTP/1.1 200")
+        assert await everything(reader) == b""
 
     run(app(), client)
 

@@ -22,7 +22,8 @@ def good(some_logits):
 
 
 def test_a_body_that_announces_too_much_is_refused(client):
-    refused(post(client(max_body_bytes=1000), bytes(1001), SAFETENSORS), 413, "1,000 bytes")
+    answer = post(client(max_body_bytes=1000), bytes(1001), SAFETENSORS)
+    refused(answer, 413, "1,001 bytes; 1,000 are allowed")
 
 
 def test_a_stream_that_grows_too_large_is_refused(client):
@@ -34,13 +35,13 @@ def test_a_stream_that_grows_too_large_is_refused(client):
             yield bytes(300)
 
     answer = post(client(max_body_bytes=1000), chunks(), SAFETENSORS)
-    refused(answer, 413, "1,000 bytes")
+    refused(answer, 413, "1,000 are allowed")
 
 
 def test_json_has_a_quarter(client, good):
     body = good + b" " * 300
     service = client(max_body_bytes=1000)
-    refused(post(service, body), 413, "250 bytes")
+    refused(post(service, body), 413, "250 are allowed")
     assert post(client(), body).status_code == 200
 
 
@@ -80,11 +81,26 @@ def test_a_body_that_takes_too_long_is_refused(app, monkeypatch):
             return messages.pop()
         return await asyncio.get_running_loop().create_future()
 
-    start, body = asyncio.run(call(application, receive))
+    start, body, _ = asyncio.run(call(application, receive))
     assert start["status"] == 408
     assert (b"connection", b"close") in start["headers"]
     assert b"0.05 seconds" in body["body"]
     assert application.service.limits.n_requests == application.service.limits.n_bytes == 0
+
+
+def test_of_a_refused_body_eight_times_the_limit_is_read(app):
+    """After the answer, whose end may close the connection."""
+    n_read = 0
+
+    async def receive():
+        nonlocal n_read
+        n_read += 1
+        return {"type": "http.request", "body": bytes(100), "more_body": True}
+
+    start, body, end = asyncio.run(call(app(max_body_bytes=1000), receive))
+    assert (start["status"], body["more_body"]) == (413, True)
+    assert end == {"type": "http.response.body"}
+    assert n_read == 3 + 81  # 250 bytes are allowed
 
 
 def test_a_client_that_goes_away_leaves_no_trace(app):
@@ -119,7 +135,7 @@ def sending(n_bytes):
     async def receive():
         return messages.pop() if messages else await asyncio.sleep(60)
 
-    return Request({"headers": [(b"content-length", b"10")], "query_string": b""}, receive)
+    return Request({"method": "POST", "headers": [], "query_string": b""}, receive)
 
 
 def test_bodies_that_wait_have_a_bound_in_bytes(detector_file):

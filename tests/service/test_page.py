@@ -34,7 +34,7 @@ def folder(tmp_path_factory, save_graph):
     ns.JointEnergy().calibrate(held_out).save(folder / "tagger.nescio")
     ns.JointEnergy().calibrate(held_out, groups="label_count").save(folder / "counted.nescio")
     ns.MaxLogit().calibrate(held_out).save(folder / "other.nescio")
-    parts = ["joint_energy", "out_of_range(layer=logits)"]
+    parts = [ns.JointEnergy(), ns.OutOfRange(layer="logits")]
     learned = ns.Outputs(logits[:1000], labels=present[:1000], label_names=NAMES)
     combined = ns.Combined(parts).fit(learned)
     combined.calibrate(ns.Outputs(logits[1000:], label_names=NAMES)).save(folder / "parts.nescio")
@@ -208,7 +208,7 @@ def test_the_part_that_decided_comes_first_with_its_p_value_and_what_it_saw(brow
         paste(browser, [40.0, -5.0, 4.0, -6.0, -5.5, -4.0])
         assert verdict(browser) == "✗ OUT: do not trust"
         decided = text(browser, "#details figure p")
-        parts = "detectors: joint_energy, out_of_range"
+        parts = "detectors: joint_energy, out_of_range(layer=logits)"
         assert parts in text(browser, "#params")
         assert decided.startswith(
             "Are the values of the logits in their usual ranges? No: this is "
@@ -493,7 +493,7 @@ def test_an_alarm_is_acknowledged_with_a_note(browser, folder):
         assert HOSTILE in shown
         assert "ALARM: since about input 1" in shown
         assert browser.run("window.hacked") is None
-        assert "No inputs yet" in text(browser, ".monitor.idle")
+        assert "No inputs since the latest acknowledged alarm" in text(browser, ".monitor.idle")
         titles = browser.run("[...document.querySelectorAll('#traffic h3')].map(h => h.innerText)")
         assert [title.partition(" ")[0] for title in titles] == ["p-values"]
         assert browser.noise == []
@@ -553,7 +553,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(browser, folder):
         assert browser.run("document.getElementById('images').hidden")
         paste(browser, IN)
         assert verdict(browser) == "✓ In-distribution"
-        assert "Threshold, with 2 predicted labels" in text(browser, ".facts")
+        assert "Threshold with 2 predicted labels" in text(browser, ".facts")
         browser.send("Page.reload")
         browser.until(f"document.getElementById('content') && {_READY}")
         assert browser.run("localStorage.length + document.cookie.length") == 0

@@ -300,3 +300,9 @@ def test_every_input_is_drawn_once_below_or_above_the_limit(client, detector_fil
     assert 0 < min(dots) <= max(dots) <= limit < min(crosses) <= max(crosses) < 200
     (note,) = (text for text in svg.iter("text") if "flagged below 0.05" in (text.text or ""))
     assert float(note.get("y")) < 0  # above the frame
+
+
+def test_no_time_is_written_twice(app):
+    traffic = app().service.engine.traffic
+    traffic._recent.extend([(0.0, 0.5, True)] * 30)
+    assert traffic._recent_p_values(600)[2].count("00:00:00") == 1

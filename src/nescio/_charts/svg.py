@@ -101,7 +101,7 @@ def percent(value: float) -> str:
 
 def power_of_ten(power: int) -> str:
     """Write a power of ten for an axis, given its exponent."""
-    if -3 <= power <= 4:
+    if -3 <= power <= 3:
         return f"{10.0**power:g}"
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     return "10" + str(power).translate(raised)

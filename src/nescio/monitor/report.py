@@ -57,7 +57,8 @@ def headline(monitor: Monitor) -> str:
     """Return one sentence: whether something has changed, what, and since when."""
     n_samples, inputs = monitor.n_samples, counted(monitor.n_samples, "input")
     if not n_samples:
-        return "No inputs yet."
+        since = "since the latest acknowledged alarm" if monitor.acknowledged else "yet"
+        return f"No inputs {since}."
     if monitor.change is not None:
         return (
             f"ALARM: since about {monitor.change.since}, the inputs "

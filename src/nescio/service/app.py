@@ -62,7 +62,7 @@ _BYTES_PER_VERDICT, _BYTES_PER_VALUE = 13, 100
 # What to do about an error of the library, for who sends requests.
 _ADVICE: dict[type[Exception], str] = {
     MissingInputError: " Send them too: scores_from of /v1/detector names all that it reads.",
-    NonFiniteError: " Leave these rows out.",
+    NonFiniteError: " Leave these rows out, or replace what is missing (null) in them.",
 }
 _PAGE_TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html; charset=utf-8"}
 _PAGE_HEADERS = {
@@ -97,12 +97,12 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     n_bytes = len(body) if kind == api.JSON else len(body) // 16
     how = kind, body, query.from_probs, engine.check_logits
     outputs = await service.coding(n_bytes, decode_outputs, *how)
-    outputs = engine.grouped(outputs, query.group)
+    outputs = engine.prepared(outputs, query.group)
+    # First: rows that cannot be explained are an error, and must not become traffic.
+    explained = await service.in_thread(engine.explain, outputs) if query.explain else {}
     request.result = result = await service.verdicts(engine, outputs, query.watch)
     if query.explain:
-        columns: dict[str, Any] = verdict_columns(result.assessment)
-        columns["explanation"] = await service.in_thread(engine.explain, result.outputs)
-        return Answer(msgspec.json.encode(columns))
+        return Answer(msgspec.json.encode(verdict_columns(result.assessment) | explained))
     kind = request.accepted_format()
     n_bytes = _BYTES_PER_VERDICT * len(outputs)
     content = await service.coding(n_bytes, encode_verdicts, kind, result.assessment)
@@ -134,7 +134,7 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     engine, model = service.engine, service.engine.model
     if model is None:
         raise HTTPException(404, "this service has no model. Send logits to /v1/score.")
-    kind = request.require_type((*api.IMAGES, *api.FORMATS))
+    kind = request.require_type((*api.FORMATS, *(api.IMAGES if model.preprocessing else ())))
     body = await service.limits.read(request)
     run = service.in_thread if kind in api.FORMATS else service.decoding
     inputs, of_rows, truncated = await run(_inputs, model, request, body, service.decoders)
@@ -142,12 +142,11 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     n_bytes = sum(array.nbytes for array in inputs.values())
     service.limits.hold(request, n_bytes + _BYTES_PER_VALUE * n_values)
     outputs = replace(await service.outputs(engine, inputs, request), **of_rows)
-    outputs = engine.grouped(outputs, query.group)
+    outputs = engine.prepared(outputs, query.group)
+    explained = await service.in_thread(engine.explain, outputs) if query.explain else {}
     request.result = result = await service.verdicts(engine, outputs, query.watch)
-    columns = truncated | verdict_columns(result.assessment)
-    if query.explain:
-        columns["explanation"] = await service.in_thread(engine.explain, result.outputs)
-    logits = result.outputs.logits
+    columns = truncated | verdict_columns(result.assessment) | explained
+    logits = outputs.logits
     n_bytes = _BYTES_PER_VALUE * check_predictions(*logits.shape)
     names = engine.label_names or tuple(map(str, range(logits.shape[1])))
     return Answer(await service.coding(n_bytes, encode_predictions, logits, names, columns))
@@ -333,16 +332,14 @@ class App:
             service.metrics.count(path, status, seconds)
             level = logging.DEBUG if path in _ROUTINE and status == 200 else logging.INFO
             if logger.isEnabledFor(level):
-                facts = {
-                    "id": request.id,
-                    "method": scope["method"],
-                    "path": path,
-                    "status": status,
-                    "ms": round(seconds * 1e3, 2),
-                }
+                facts = {"id": request.id, "method": scope["method"], "path": path}
+                facts |= {"status": status, "ms": round(seconds * 1e3, 2)}
                 if status >= 400 and status != _CLIENT_CLOSED:
                     facts["reason"] = msgspec.json.decode(answer.body)["detail"][:300]
                 logger.log(level, "request", extra=facts | request.scored())
+        if request.unread:
+            await service.limits.discard(request)
+            await send({"type": "http.response.body"})
 
     async def _answer(self, request: Request) -> Answer:
         """Return the answer of the endpoint, or an error."""
@@ -370,14 +367,13 @@ class App:
         elif route is None or (isinstance(route, api.Operation) and not route.public):
             _check_token(request.header(b"authorization"), settings.token)
         if route is None:
-            raise HTTPException(404, "Not Found. See /openapi.json for the paths and methods.")
+            paths = ", ".join(api.OPERATIONS)
+            raise HTTPException(404, f"there is no {path[:100]}. The paths are {paths}.")
         posts = isinstance(route, api.Operation) and route.method == "POST"
-        if method not in (allowed := ("POST",) if posts else ("GET", "HEAD")):
-            raise HTTPException(
-                405,
-                "Method Not Allowed. See /openapi.json for the paths and methods.",
-                {"Allow": ", ".join(allowed)},
-            )
+        allowed = "POST" if posts else "GET, HEAD"
+        if method not in allowed.split(", "):
+            detail = f"the path {path} takes {allowed}, got {method}."
+            raise HTTPException(405, detail, {"Allow": allowed})
         if isinstance(route, Answer):
             return route
         try:
@@ -399,11 +395,8 @@ def _check_token(header: str, token: str) -> None:
     same = hmac.compare_digest(sent.strip().encode("latin-1"), token.encode())
     if not same or scheme.lower() != "bearer":
         what = "invalid token" if sent else "this path needs a token"
-        raise HTTPException(
-            401,
-            f"{what}. Send the header Authorization: Bearer TOKEN.",
-            {"WWW-Authenticate": "Bearer"},
-        )
+        detail = f"{what}. Send the header Authorization: Bearer TOKEN."
+        raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
 
 
 def _check_operator(service: Service, request: Request) -> None:
@@ -458,7 +451,8 @@ async def _send(answer: Answer, request: Request, send: Send, *, close: bool) ->
     for start in range(0, last, _PIECE_BYTES):
         piece = body[start : start + _PIECE_BYTES]
         await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": body[last:]})
+    # If some of the request is unread, the answer ends after it: the end may close the connection.
+    await send({"type": "http.response.body", "body": body[last:], "more_body": request.unread})
 
 
 def _problem(error: HTTPException | NescioError) -> Answer:

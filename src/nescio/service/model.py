@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from starlette.exceptions import HTTPException
 
 from nescio._validation import Array
 from nescio.detectors import Detector
@@ -19,7 +18,7 @@ from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
-from nescio.service.requests import TooLargeError, place_of
+from nescio.service.requests import check_count, place_of
 from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Settings
 from nescio.service.traffic import logger
 
@@ -96,8 +95,7 @@ class Model:
 
     def image_input(self, content: bytes, decoders: Decoders) -> dict[str, Array]:
         """Return an image file as the input of the model."""
-        if self.preprocessing is None:
-            raise HTTPException(415, "the model does not take images. Send its inputs by name.")
+        assert self.preprocessing is not None  # or images are not accepted
         pixels = decoders.decode(content, self.preprocessing.size)
         (name,) = self.inputs
         return self.checked({name: self.preprocessing.normalise(pixels[None])})
@@ -131,11 +129,7 @@ class Model:
             names = [", ".join([*names][:50]) for names in (columns, self.inputs) if names]
             raise InputError(f"the inputs do not fit.{named} Send {', or '.join(names)}.")
         for name in self._tokens:
-            if inputs[name].size > MAX_TOKENS:
-                raise TooLargeError(
-                    f"input {name!r} has {inputs[name].size:,} token ids; {MAX_TOKENS:,} are "
-                    "allowed. Send them in several requests."
-                )
+            check_count(f"input {name!r}", inputs[name].size, "token ids", MAX_TOKENS)
         typed = {name: _typed(inputs[name], node, columns) for name, node in self.inputs.items()}
         n_rows(typed)  # raises unless all have equally many
         return typed

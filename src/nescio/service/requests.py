@@ -33,7 +33,7 @@ from nescio.errors import FileFormatError, InputError, ProbabilitiesError, count
 from nescio.outputs import Outputs
 from nescio.outputs.files import parse_tensors
 from nescio.scores import label_prob, logits_from_probs
-from nescio.service.openapi import FORMATS, JSON, SAFETENSORS, PredictBody, ScoreBody
+from nescio.service import openapi as api
 from nescio.service.settings import MAX_CHARACTERS, MAX_ROWS, MAX_TEXTS, Settings
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class TooLargeError(InputError):
 class Request:
     """One HTTP request: its headers by name, and what it uses of the limits."""
 
-    __slots__ = ("headers", "id", "n_body", "n_held", "receive", "result", "scope")
+    __slots__ = ("headers", "id", "n_body", "n_held", "receive", "result", "scope", "unread")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
@@ -74,6 +74,8 @@ class Request:
         self.result: BatchResult | None = None  # the verdicts
         self.n_body: int | None = None  # bytes of its body, once they are being read
         self.n_held = 0  # bytes of inputs and answers
+        announced = {b"content-length", b"transfer-encoding"} & self.headers.keys()
+        self.unread = bool(announced) or scope["method"] == "POST"  # some of its body may arrive
 
     def header(self, name: bytes) -> str:
         """Return a header, or "" if there is none."""
@@ -91,13 +93,21 @@ class Request:
         """The type of the body without parameters, such as "application/json"."""
         return _media_type(self.headers.get(b"content-type", b""))
 
+    async def part(self) -> bytes:
+        """Return the next part of the body."""
+        message = await self.receive()
+        self.unread = message.get("more_body", False)
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        return bytes(message.get("body", b""))
+
     def require_type(self, allowed: Collection[str]) -> str:
         """Return the type of the body, or raise an error if it is not an allowed one."""
         kind = self.media_type
         if kind not in allowed:
             names, got = ", ".join(sorted(allowed)), repr(kind[:60]) if kind else "none"
-            is_form = kind.startswith("multipart/")
-            advice = " Send the file itself, not a form (curl --data-binary)." if is_form else ""
+            # curl and urllib send a form unless they are told the type.
+            advice = " Send no form: curl needs -H and --data-binary." if "form" in kind else ""
             detail = f"the header Content-Type must be one of {names}; got {got}.{advice}"
             raise HTTPException(415, detail)
         return kind
@@ -106,7 +116,7 @@ class Request:
         """Return the format of the answer: the first that Accept names, or that of the body."""
         accept = self.headers.get(b"accept", b"*/*")
         named = map(_media_type, () if accept == b"*/*" else accept.split(b","))
-        return next((kind for kind in named if kind in FORMATS), self.media_type)
+        return next((kind for kind in named if kind in api.FORMATS), self.media_type)
 
     def scored(self) -> dict[str, Any]:
         """Return what the log says about the verdicts."""
@@ -126,7 +136,7 @@ class Answer(NamedTuple):
     """An answer to a request."""
 
     body: bytes
-    media_type: str = JSON
+    media_type: str = api.JSON
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -148,41 +158,40 @@ class RequestLimits:
         """Return the body. The request counts as in progress until `release`."""
         if self.n_requests >= self.max_requests:
             raise busy(f"{self.n_requests:,} requests are already in progress.")
-        max_bytes = self._max_json_bytes if request.media_type == JSON else self._max_bytes
+        max_bytes = self._max_json_bytes if request.media_type == api.JSON else self._max_bytes
         announced = request.headers.get(b"content-length", b"")
         if announced.isdigit():
             _check_size(int(announced), max_bytes)
         if request.headers.get(b"content-encoding", b"").lower() not in (b"", b"identity"):
             raise HTTPException(415, "compressed bodies are not accepted: send the body as it is.")
         self.n_requests += 1
-        request.n_body = 0
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 return await self._receive(request, max_bytes)
         except TimeoutError as error:
-            raise HTTPException(
-                408,
-                f"the body did not arrive within {BODY_SECONDS:g} seconds.",
-                {"Connection": "close"},
-            ) from error
+            detail = f"the body did not arrive within {BODY_SECONDS:g} seconds."
+            raise HTTPException(408, detail, {"Connection": "close"}) from error
 
     async def _receive(self, request: Request, max_bytes: int) -> bytes:
         parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            part = message.get("body", b"")
-            size += len(part)
-            _check_size(size, max_bytes)
+        request.n_body = 0
+        while request.unread:
+            part = await request.part()
+            _check_size(request.n_body + len(part), max_bytes)
             if self.n_bytes + len(part) > self.max_waiting_bytes:
                 raise busy(f"Bodies of {self.n_bytes:,} bytes are already waiting.")
             self.n_bytes += len(part)
-            request.n_body = size
+            request.n_body += len(part)
             parts.append(part)
-            if not message.get("more_body"):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)  # a single part is not copied
+
+    async def discard(self, request: Request) -> None:
+        """Read the rest of a refused body, within limits: simple clients send all, then read."""
+        size = 0
+        with contextlib.suppress(TimeoutError, ClientDisconnect):
+            async with asyncio.timeout(BODY_SECONDS):
+                while request.unread and size <= self.max_waiting_bytes:
+                    size += len(await request.part())
 
     def hold(self, request: Request, n_bytes: int) -> None:
         """Count memory that a request needs beside its body, until `release`.
@@ -211,20 +220,24 @@ def _check_size(n_bytes: int, max_bytes: int) -> None:
     if n_bytes > max_bytes:
         raise HTTPException(
             413,
-            f"the body has more than {max_bytes:,} bytes. Send a smaller image, or rows in several "
-            "requests; of rows, a safetensors body may be four times as large as a JSON body.",
+            f"the body has at least {n_bytes:,} bytes; {max_bytes:,} are allowed. Send a smaller "
+            "image, or rows in several requests. A safetensors body may be four times as large as "
+            "a JSON body. --max-body-mb of the service sets the limit.",
         )
 
 
-def _check_rows(n_rows: int, max_rows: int = MAX_ROWS) -> None:
-    """Raise an error if a request has no rows, or too many."""
+def check_count(what: str, count: int, kind: str, most: int) -> None:
+    """Raise an error if something has too many of a kind."""
+    if count > most:
+        raise TooLargeError(
+            f"{what} has {count:,} {kind}; {most:,} are allowed. Send them in several requests."
+        )
+
+
+def _check_rows(n_rows: int, most: int = MAX_ROWS) -> None:
     if not n_rows:
         raise InputError("the request has no rows.")
-    if n_rows > max_rows:
-        raise TooLargeError(
-            f"the request has {n_rows:,} rows; {max_rows:,} are allowed. Send them in several "
-            "requests."
-        )
+    check_count("the request", n_rows, "rows", most)
 
 
 def check_predictions(n_rows: int, n_labels: int) -> int:
@@ -236,11 +249,6 @@ def check_predictions(n_rows: int, n_labels: int) -> int:
             f"rows of {n_labels:,} labels; got {n_rows:,} rows. Send them in several requests."
         )
     return n_rows * n_labels
-
-
-def _check_arrays(arrays: Collection[str]) -> None:
-    if len(arrays) > _MAX_ARRAYS:
-        raise TooLargeError(f"the body has {len(arrays):,} arrays; {_MAX_ARRAYS} are allowed.")
 
 
 # --- bodies -------------------------------------------------------------------------------------
@@ -267,14 +275,17 @@ def decode_outputs(
     check: Callable[[Array], None] = check_logits,
 ) -> Outputs:
     """Return the outputs in a body of JSON or safetensors; `from_probs` is that of detectors."""
-    outputs = _tensor_outputs(data) if kind == SAFETENSORS else _json_outputs(data)
+    outputs = _tensor_outputs(data) if kind == api.SAFETENSORS else _json_outputs(data)
     if from_probs:
         probs = outputs.logits
         try:
             return replace(outputs, logits=logits_from_probs(probs))
         except InputError as error:
             place = np.argwhere((probs < 0) | (probs > 1))[0]
-            raise InputError(f"{error.reason} The first is in {place_of(place)}.") from error
+            raise InputError(
+                f"{error.reason} The first is in {place_of(place)}. If they are logits, leave "
+                "out ?from_probs=true."
+            ) from error
     if from_probs is None:
         try:
             check(outputs.logits)
@@ -288,7 +299,7 @@ def decode_outputs(
 
 def _tensor_outputs(data: bytes) -> Outputs:
     tensors, metadata = _decode_tensors(data)
-    _check_arrays(tensors)
+    check_count(_BODY, len(tensors), "arrays", _MAX_ARRAYS)
     shapes = {name: tensors[name].shape[:1] for name in ("logits", "ids.ends") if name in tensors}
     for n_rows in itertools.chain(*shapes.values()):
         _check_rows(n_rows)
@@ -303,8 +314,8 @@ def _tensor_outputs(data: bytes) -> Outputs:
 
 
 def _json_outputs(data: bytes) -> Outputs:
-    body: ScoreBody = decode_json(data, ScoreBody)
-    _check_arrays(body.arrays or {})
+    body: api.ScoreBody = decode_json(data, api.ScoreBody)
+    check_count(_BODY, len(body.arrays or ()), "arrays", _MAX_ARRAYS)
     _check_rows(len(body.logits))
     return Outputs(
         _matrix("logits", body.logits),
@@ -317,27 +328,23 @@ def _json_outputs(data: bytes) -> Outputs:
 
 def decode_inputs(kind: str, data: bytes) -> tuple[dict[str, Array] | list[str], dict[str, Any]]:
     """Return the inputs of a model by name, or texts, and of JSON also the ids and groups."""
-    if kind == SAFETENSORS:
+    if kind == api.SAFETENSORS:
         return _decode_tensors(data)[0], {}
-    body: PredictBody = decode_json(data, PredictBody)
+    body: api.PredictBody = decode_json(data, api.PredictBody)
     if (body.inputs is UNSET) == (body.texts is UNSET):
         raise InputError('send either the inputs of the model by name, "inputs", or "texts".')
     if body.inputs is not UNSET:
-        _check_arrays(body.inputs)
+        check_count(_BODY, len(body.inputs), "arrays", _MAX_ARRAYS)
         inputs = {name: _nested(name, value) for name, value in body.inputs.items()}
         return inputs, _of_rows(body)
     texts = body.texts or []
     _check_rows(len(texts), MAX_TEXTS)
-    n_characters = sum(map(len, texts))  # tokens take 100 times the memory of characters
-    if n_characters > MAX_CHARACTERS:
-        raise TooLargeError(
-            f"the texts have {n_characters:,} characters; {MAX_CHARACTERS:,} are allowed. Send "
-            "them in several requests."
-        )
+    # Tokens take 100 times the memory of characters.
+    check_count("the request", sum(map(len, texts)), "characters", MAX_CHARACTERS)
     return texts, _of_rows(body)
 
 
-def _of_rows(body: ScoreBody | PredictBody) -> dict[str, Any]:
+def _of_rows(body: api.ScoreBody | api.PredictBody) -> dict[str, Any]:
     """Return ids and groups as arguments of `Outputs`."""
     groups = {} if body.groups is None else {GROUP: np.array(body.groups, dtype=np.str_)}
     return {"ids": body.ids, "kept": groups}
@@ -356,37 +363,38 @@ def decode_json(data: bytes, kind: Any) -> Any:
     """Return the content of a JSON body, or raise an error that says what is wrong with it."""
     for mark, most, what in ((b"[", _MAX_LISTS, "lists"), (b",", _MAX_ITEMS, "numbers")):
         # Counting takes a tenth of the time of decoding; a short body needs none.
-        if len(data) > most and data.count(mark) > most:
-            raise TooLargeError(
-                f"the body has more than {most:,} {what}. Send it in several requests, or as "
-                "safetensors."
-            )
+        if len(data) > most:
+            check_count(_BODY, data.count(mark), f"{what} (safetensors may have more)", most)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        fault = f"{error}.{_hint(str(error), data, kind)}" if data else "it is empty."
+        # A literal beside a number is an enumeration for msgspec.
+        fault = str(error).replace("Invalid enum value", "Not a number:") if data else "it is empty"
+        fault = f"{fault}.{_hint(fault, data, kind)}"
         raise FileFormatError(f"{_BODY} is not valid JSON for this path: {fault}") from error
 
 
 def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
     """Return what to do about the usual mistakes."""
+    bodies = {path: entry for path, entry in api.OPERATIONS.items() if api.JSON in entry.body}
     if "unknown field" in error:
         field = error.split("`")[1]
-        other = {ScoreBody: "/v1/score", PredictBody: "/v1/predict"}.items()
-        paths = [path for body, path in other if field in body.__struct_fields__]
+        paths = [path for path in bodies if field in bodies[path].body[api.JSON].__struct_fields__]
         advice = f" To send {field}, use {paths[0]}." if paths else ""
         return f" Its fields: {', '.join(kind.__struct_fields__)}.{advice}"
     if "invalid character" in error and (b"NaN" in data or b"Infinity" in data):
-        masked = "" if kind is PredictBody else ', and "-inf" for a masked label'
+        masked = "" if kind is api.PredictBody else ', and "-inf" for a masked label'
         return f" JSON has no NaN and no infinity: send null for NaN{masked}."
-    if error.startswith("Expected `array`, got") and re.search(r"`\$\.\w+\[(\d+|\.\.\.)\]`", error):
-        return ' Send a list of rows, also for one row: {"logits": [[1.5, -2.0, 0.3]]}.'
-    if error.startswith("Expected `object`, got `array`"):
-        if kind is PredictBody:
-            return ' Send the inputs of the model by name: {"inputs": {"NAME": [[...], [...]]}}.'
-        return ' Send an object such as {"logits": [[1.5, -2.0, 0.3]]}.'
-    if "Invalid enum value" in error or "`float | str | null`" in error:
+    if "keys must be strings" in error:
+        return " Names and texts need double quotes."
+    if error.startswith("Expected `str`, got"):
+        return ' Send text in double quotes, such as "7".'
+    if error.startswith("Not a number") or "`float | str | null`" in error:
         return ' Send numbers, null for NaN, and "-inf" for a masked label.'
+    if error.startswith(("Expected `array`", "Expected `object`", "Object missing", "it is empty")):
+        example = next(entry.example for entry in bodies.values() if entry.body[api.JSON] is kind)
+        names = " The names are in model of /v1/detector." if kind is api.PredictBody else ""
+        return f" Send a body such as {msgspec.json.encode(example).decode()}.{names}"
     return ""
 
 
@@ -428,8 +436,9 @@ def _fault(cells: Any, first: Any, *place: int) -> str:
     is_number = isinstance(cells, int | float | None) and not isinstance(cells, bool)
     if is_number and not isinstance(first, list):
         return ""
-    kinds: dict[Any, str] = {str: "text", bool: "true or false", dict: "an object", list: "a list"}
-    return f"{place_of(place)} is {kinds.get(type(cells), 'no list')}"
+    kinds: dict[Any, str] = {bool: "true or false", dict: "an object", list: "a list"}
+    kind = f"text, {cells[:40]!r}" if isinstance(cells, str) else kinds.get(type(cells), "no list")
+    return f"{place_of(place)} is {kind}"
 
 
 def place_of(place: Sequence[int]) -> str:
@@ -449,7 +458,7 @@ def verdict_columns(assessment: Assessment) -> dict[str, list[Any]]:
 
 def encode_verdicts(kind: str, assessment: Assessment) -> bytes:
     """Return scores, p-values and verdicts as columns, in the given format."""
-    if kind == JSON:
+    if kind == api.JSON:
         return msgspec.json.encode(verdict_columns(assessment))
     arrays: dict[str, Array] = {"p_value": assessment.p_values, "score": assessment.scores}
     metadata = {}

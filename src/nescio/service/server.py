@@ -82,6 +82,7 @@ class Connection(HttpToolsProtocol):
         n_head = len(self.url) + sum(map(len, itertools.chain(*self.headers)))
         if n_head > _MAX_HEAD_BYTES or len(self.pipeline) >= _MAX_PIPELINED:
             raise ValueError("too much")  # uvicorn answers 400
+        self._since = self.loop.time()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -106,8 +107,9 @@ class Connection(HttpToolsProtocol):
 
     @property
     def waits(self) -> bool:
-        """Whether no request is in progress: it has not arrived, or it is answered."""
-        answered = self.cycle is None or self.cycle.response_complete
+        """Whether no request is in progress: it has not arrived, or all of its answer is sent."""
+        cycle = self.cycle
+        answered = cycle is None or (cycle.response_started and not cycle.expected_content_length)
         return answered and not self.transport.is_closing()
 
     def check_time(self) -> None:

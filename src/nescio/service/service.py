@@ -33,7 +33,7 @@ from nescio.outputs.outputs import match_labels
 from nescio.service.images import Decoders
 from nescio.service.model import WORK_AT_ONCE, Model
 from nescio.service.openapi import DetectorDescription, PartShare
-from nescio.service.requests import LogitsCheck, Request, RequestLimits, TooLargeError
+from nescio.service.requests import LogitsCheck, Request, RequestLimits, check_count
 from nescio.service.settings import MAX_EXPLAINED, Settings
 from nescio.service.traffic import Metrics, Traffic, logger, stored_monitor
 
@@ -99,7 +99,10 @@ class Engine:
         self, parts: Sequence[Outputs], record: Callable[..., object] = lambda *_: None
     ) -> list[BatchResult]:
         """Return the verdicts on outputs of one kind, which are not counted."""
-        whole = self.assess(parts[0] if len(parts) == 1 else Outputs.concat(parts))
+        outputs = parts[0] if len(parts) == 1 else Outputs.concat(parts)
+        groups = outputs.kept.get(GROUP)
+        assessment = self.detector.assess(outputs, groups=groups, from_probs=False)
+        whole = BatchResult(outputs, assessment)
         try:
             # On the event loop, the answer is sent first.
             asyncio.get_running_loop().call_soon(record, *whole)
@@ -113,8 +116,11 @@ class Engine:
             for part, end in zip(parts, ends, strict=True)
         ]
 
-    def assess(self, outputs: Outputs) -> BatchResult:
-        """Return the verdicts on outputs; labels with names are matched by name."""
+    def prepared(self, outputs: Outputs, group: str | None) -> Outputs:
+        """Return outputs with the labels of the detector and the groups of their rows.
+
+        Labels with names are matched by name. `group` is that of all rows, if the body has none.
+        """
         names = self.detector.label_names_
         if names is not None and outputs.label_names is not None:
             outputs = match_labels(outputs, names, self.detector.scores_from)
@@ -122,33 +128,27 @@ class Engine:
             raise ShapeError(
                 f"the detector expects logits of {self.n_labels} labels, got {outputs.n_labels}."
             )
-        groups = outputs.kept.get(GROUP)
-        return BatchResult(outputs, self.detector.assess(outputs, groups=groups, from_probs=False))
-
-    def grouped(self, outputs: Outputs, group: str | None) -> Outputs:
-        """Return outputs with the groups of their rows: `group` for all, or those of the body."""
         by_row = GROUP in outputs.kept
         if self.calibration.by != CUSTOM:
             if group is not None or by_row:
                 raise InputError("the detector was not calibrated by groups of yours: send none.")
             return outputs
         if by_row == (group is not None):
-            names = listed(list(self.calibration.thresholds)[:-1])
+            groups = listed(list(self.calibration.thresholds)[:-1])
             raise InputError(
-                f"the detector was calibrated by group ({names}). Send the group of all rows as "
+                f"the detector was calibrated by group ({groups}). Send the group of all rows as "
                 "?group=NAME or, in a JSON body, one per row as groups, not both."
             )
         return outputs if by_row else replace(outputs, kept={GROUP: np.full(len(outputs), group)})
 
-    def explain(self, outputs: Outputs) -> list[dict[str, Any]]:
-        """Return the reason for each verdict, with the labels that matter most."""
-        if len(outputs) > MAX_EXPLAINED:
-            raise TooLargeError(f"at most {MAX_EXPLAINED} rows can be explained in one request.")
+    def explain(self, outputs: Outputs) -> dict[str, Any]:
+        """Return the reason for each verdict as a column, with the labels that matter most."""
+        check_count("a request to explain", len(outputs), "rows", MAX_EXPLAINED)
         groups = outputs.kept.get(GROUP)
         reasons = self.detector.explain(outputs, groups=groups, from_probs=False)
         if self.model is not None:
             reasons = self.model.wrapped.runner.explained(reasons, None)
-        return list(map(_explanation, reasons))
+        return {"explanation": list(map(_explanation, reasons))}
 
     def _describe(self, settings: Settings) -> DetectorDescription:
         """Return what clients may want to know."""

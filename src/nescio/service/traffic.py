@@ -215,6 +215,8 @@ class Traffic:
         """Draw one dot per input in the order of arrival, and a cross if it was flagged."""
         times, p_values, inside = map(np.array, zip(*self._recent, strict=True))
         n, n_flagged = len(times), int(np.count_nonzero(~inside))
+        marked = n - 1 - n // 12, n // 2, n // 12
+        ticks = {time.strftime("%H:%M:%S", time.gmtime(times[row])): row for row in marked}
         chart = Chart(
             Scale(-0.5 - n / 100, n - 0.5 + n / 100),
             Scale(1 / (1 + self.monitor.calibration.n_samples) / 1.5, 1.5, log=True),
@@ -222,10 +224,7 @@ class Traffic:
             width=width,
             height=240,
             y_label="p-value",
-            x_ticks=[
-                (row, time.strftime("%H:%M:%S", time.gmtime(times[row])))
-                for row in sorted({n // 12, n // 2, n - 1 - n // 12})
-            ],
+            x_ticks=[(row, text) for text, row in ticks.items()],  # no time twice
         )
         for kind, shape in (("dots in", "h0"), ("crosses out", "m-3 -3l6 6m0 -6l-6 6")):
             rows = np.flatnonzero(inside if kind == "dots in" else ~inside)

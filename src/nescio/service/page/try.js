@@ -59,11 +59,16 @@ function hint() {
       "spaces or tabs. Use one line per input. nan is a missing value. The JSON body of a request " +
       "can have logits instead."
     );
-  if (!readsOnlyLogits())
+  if (!readsOnlyLogits()) {
+    const arrays = detector.scores_from
+      .filter((name) => !["logits", "features"].includes(name))
+      .map((name) => `"${name}": [[…]]`);
+    const more = arrays.length ? `, "arrays": {${arrays.join(", ")}}` : "";
     return (
-      `This detector needs ${detector.scores_from.join(" and ")}. Paste the JSON body of a ` +
-      'request, such as {"logits": [[…]], "features": [[…]]}.'
+      `This detector needs ${detector.scores_from.join(", ")}. Paste the JSON body of a ` +
+      `request, such as {"logits": [[…]], "features": [[…]]${more}}.`
     );
+  }
   return (
     `${plural(detector.n_columns.logits, "number")} per row, one per label, before the sigmoid. ` +
     "Separate them with commas, semicolons, spaces or tabs, or paste JSON. Use one line per " +

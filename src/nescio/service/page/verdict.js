@@ -78,7 +78,7 @@ function inWords(row, detector) {
 
 function facts(row, detector) {
   const fact = (name, value) => make("div", make("dt", name), make("dd", value));
-  const group = row.group === null ? "" : `, ${inGroup(row.group, detector)}`;
+  const group = row.group === null ? "" : ` ${inGroup(row.group, detector)}`;
   return make("dl.facts",
     fact("p-value", number(row.pValue)),
     fact("Flagged below", number(1 - detector.tpr)),
