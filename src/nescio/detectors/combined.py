@@ -234,7 +234,7 @@ class Combined(Detector):
         if usable is not None:
             part_scores[~usable] = np.nan
         p_values = self._p_values(part_scores)
-        lowest = [1 / (1 + len(reference_scores(part))) for part in self.detectors_]
+        lowest = [p.usual_outliers + 1 / (1 + len(reference_scores(p))) for p in self.detectors_]
         against = -self._terms(p_values)  # (n_samples, n_parts)
         endless = np.isinf(against)
         against = np.where(endless.any(1, keepdims=True), endless, against)
