@@ -389,10 +389,11 @@ def as_text(value: Any) -> str:
 
     A missing value turns a column of whole numbers into floats.
     """
-    if isinstance(value, float | np.floating) and value.is_integer():
+    is_float = isinstance(value, float | np.floating)
+    if is_float and value.is_integer():
         return str(int(value))
-    is_missing = type(value).__name__ in ("NoneType", "NAType", "NaTType") or value != value
-    return "" if is_missing else str(value)
+    missing = type(value).__name__ in ("NoneType", "NAType", "NaTType")
+    return "" if missing or (is_float and np.isnan(value)) else str(value)
 
 
 def as_groups(column: Any) -> NDArray[np.str_]:
