@@ -41,7 +41,7 @@ def test_ordinary_inputs_are_as_promised(rng):
     assert promise.comparison == "as promised"
     assert promise.change() == ""
     assert promise.compared().startswith(
-        "as promised: about 5.0 % of ordinary inputs are flagged, by chance "
+        "as promised: about 5.0 % of ordinary inputs are flagged although nothing is wrong with"
     )
 
 
@@ -177,7 +177,7 @@ def test_a_page_without_ood_data(own):
     for words in (
         f"{100 * n_flagged / 300:.1f} % flagged {n_flagged} of 300 inputs.",
         "look like those of the 200 calibration inputs",
-        f"Of 300 ordinary inputs, about {300 * 10 / 201:.0f} are flagged although",
+        "The ordinary inputs that are flagged, about 15 of 300, are the price",
         f"All {n_flagged} flagged inputs",
         "save a detector first: nescio calibrate HELD_OUT -o detector.nescio Then pass it to",
         "files.id pets.csv",

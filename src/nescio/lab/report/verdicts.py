@@ -167,8 +167,8 @@ class Promise(NamedTuple):
         """Say whether the flagged inputs are as many as promised."""
         low, high = _percent(self.low), _percent(self.high)
         return (
-            f"{self.comparison}: about {_percent(self.usual)} of ordinary inputs are flagged, by "
-            f"chance {low} to {high}"
+            f"{self.comparison}: about {_percent(self.usual)} of ordinary inputs are flagged "
+            f"although nothing is wrong with them, by chance {low} to {high}"
         )
 
     def change(self) -> str:
