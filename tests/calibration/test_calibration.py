@@ -340,6 +340,21 @@ def test_every_label_count_keeps_its_share_though_the_data_chose_the_groups(n_sa
     assert np.mean(naive) < 0.9 - 3 * error
 
 
+@pytest.mark.parametrize("kind", [int, float, str, lambda name: f"{name}.0", np.float32])
+def test_whole_numbers_are_the_same_groups_however_they_are_written(rng, kind):
+    """A missing value turns a column of whole numbers into floats."""
+    numbers = np.repeat([0, 1, -20], 100)
+    for own, later in ((int, kind), (kind, int)):
+        calibration = Calibration.from_scores(
+            rng.normal(size=300), groups=np.array([own(number) for number in numbers])
+        )
+        assert list(calibration.thresholds) == ["-20", "0", "1", "all"]
+        groups = np.array([later(number) for number in (1, -20, 0)])
+        assert calibration.group_names(3, groups=groups).tolist() == ["1", "-20", "0"]
+    versions = Calibration.from_scores(rng.normal(size=60), groups=np.repeat(["v1.0", "1.10"], 30))
+    assert list(versions.thresholds) == ["1.10", "v1.0", "all"]
+
+
 def test_a_group_without_a_threshold_gets_that_of_all_samples(rng):
     scores = rng.normal(size=400)
     groups = np.repeat(["a", "b", "tiny"], [200, 190, 10])

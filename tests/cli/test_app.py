@@ -200,6 +200,13 @@ def test_a_pattern_without_quotes_says_what_to_do(here, nescio):
     assert "in quotes" not in nescio("score", "tagger.nescio", "a.npy", "b.npy")[2]
 
 
+def test_names_with_spaces_between_them_say_what_to_do(here, nescio):
+    code, _, err = nescio("calibrate", "val.npy", "--ignore", "id", "text", "-o", "x.nescio")
+    assert code == 2
+    assert "Put commas between names, without spaces: --ignore id,text." in err
+    assert "commas" not in nescio("calibrate", "--ignore", "id", "val.npy")[2]
+
+
 def test_help_and_version(nescio, succeeds):
     out = succeeds("--help")
     assert "trusted" in out

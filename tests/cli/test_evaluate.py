@@ -187,13 +187,14 @@ def test_a_report_of_ones_own_outputs(succeeds, fails, small_run, tmp_path):
     page = target.read_text("utf-8")
     assert "<title>Of my own" in page
     assert "it learns from data: pass training outputs" in page
-    assert "On mine against other, default (joint_energy) lets" in page  # of few inputs
+    assert "On mine against other: default (joint_energy) lets" in page  # of few inputs
     assert "NAME must be one of mine, other" in fails(
         *("report", *inputs, "--images", "third=.", "-o", target, "--force"),
     )
 
 
-def test_a_report_without_ood_data(succeeds, fails, tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("default::nescio.errors.NescioWarning")
+def test_a_report_without_ood_data(nescio, succeeds, fails, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for name, n, shift in (("earlier", 400, 0), ("new", 300, -3), ("few", 20, 0)):
@@ -206,11 +207,11 @@ def test_a_report_without_ood_data(succeeds, fails, tmp_path, monkeypatch):
     assert "<title>Report on earlier</title>" in text
     assert "The other half (200) calibrated the detector" in text
     assert "some verdicts will differ from those of this page" in text
-    assert "This is <b>as promised</b>" in text
+    assert "This is as promised: about 5" in text
     succeeds(*report, "--id", "new.csv", "--held-out", "earlier.csv")
     text = page.read_text("utf-8")
     assert "default (combined)" in text
-    assert "This is <b>more than promised</b>" in text
+    assert "This is more than promised: about 5" in text
     assert "The other half" not in text
     assert "nescio calibrate earlier.csv -o detector.nescio" in re.sub("</?span>", "", text)
     assert "some verdicts will differ" not in text
@@ -221,11 +222,15 @@ def test_a_report_without_ood_data(succeeds, fails, tmp_path, monkeypatch):
     text = page.read_text("utf-8")
     assert "tagger (max_logit)" in text
     assert "These inputs do not look like the calibration data" in text
-    assert "files.detector</th><td>&#34;tagger.nescio&#34;" in text
+    assert "files.detector</th><td>tagger.nescio<" in text
     assert "pass more rows, or a calibrated detector (--detector)" in fails(
         *report, "--id", "few.csv"
     )
     assert "there is no file" in fails(*report, "--id", "new.csv", "--detector", "none.nescio")
+    unused = ("--detector", "tagger.nescio", "--held-out", "earlier.csv")
+    assert "--held-out are not used" in nescio(*report, "--id", "new.csv", *unused)[2]
+    compared = (*report, "--id", "new.csv", "--ood", "few.csv", *unused)
+    assert "not used" not in nescio(*compared)[2]
 
 
 def test_a_report_by_groups(succeeds, fails, tmp_path, monkeypatch):
@@ -276,8 +281,9 @@ WRONG = {
         ("--id", "logits.npy", "--ood", "./logits.npy"),
         "the ID data and the OOD data 'logits' have the same rows",
     ),
-    "nothing": ((), "pass either the results of a benchmark"),
-    "both": (("empty.jsonl", "--id", "a.npy"), "pass either the results of a benchmark"),
+    "nothing": ((), "pass your own outputs with --id new.csv."),
+    "both": (("empty.jsonl", "--id", "a.npy"), "own outputs with --id empty.jsonl."),
+    "no page": (("empty.jsonl", "-o", "r.pdf"), "the name must end in .html"),
     "an empty file": (("empty.jsonl",), "has no results"),
     "an empty folder": ((".",), "there is no results.jsonl in"),
     "over its input": (("empty.jsonl", "-o", "empty.jsonl", "--force"), "is an input"),
@@ -306,7 +312,7 @@ def test_the_texts_of_a_table_are_shown(succeeds, fails, tmp_path):
     err = fails(*report, "--text-column", "reviews", "-o", target, "--force")
     assert "there is no column 'reviews'. Did you mean" in err
     err = fails("report", tmp_path, "--text-column", "review", "-o", tmp_path / "r.html")
-    assert "or --id with its options" in err
+    assert f"pass your own outputs with --id {tmp_path}" in err
 
 
 def test_a_narrow_terminal_still_shows_the_names(here, nescio, monkeypatch):

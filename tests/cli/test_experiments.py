@@ -197,7 +197,7 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
     [command] = re.findall(r"<code>nescio (score .*)</code>", re.sub("</?span>", "", page))
     succeeds(*command.split())
     n_flagged = (folder / "verdicts.csv").read_text("utf-8").count(",False")
-    assert re.search(rf"\b{n_flagged} of [\d,]+ inputs\.\s+This is <b>", page)
+    assert re.search(rf"\b{n_flagged} of [\d,]+ inputs\.\s+This is ", page)
     for command, *arguments in commands_of_the_readme():
         code, _, err = nescio(command, *arguments)
         assert code == 0 or (command, code) == ("monitor", 3), err

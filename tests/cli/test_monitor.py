@@ -128,7 +128,18 @@ def test_the_time_since_which_inputs_have_changed_is_named(files, nescio, fails)
     assert code == 3
     assert since["id"] == f"strange {since['number'] - 1}"
     assert pandas.Timestamp(since["time"]) == table["taken"][since["number"] - 1]
-    assert "has no column 'time'; it has 'id', 'score'" in fails(*run, "--time-column", "time")
+    for option in ("--time-column", "--id-column"):
+        assert "there is no column 'time'. The columns are 'id', 'score'" in fails(
+            *run, option, "time"
+        )
+
+
+@pytest.mark.filterwarnings("default::nescio.errors.NescioWarning")
+def test_the_inputs_that_calibrated_the_detector_are_noticed(files, nescio):
+    nescio("score", "tagger.nescio", "val.safetensors", "-o", "known.csv")
+    code, out, err = nescio("monitor", "known.csv", *WITH)
+    assert (code, out.partition(":")[0]) == (0, "No alarm")
+    assert err.startswith("warning: 1,500 of 1,500 scores are exactly those of calibration inputs.")
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
     fit = ("calibrate", "val.csv", "-d", "joint_energy", "-o", "x.nescio", "--no-self-check")
     out = succeeds(*fit, *by_camera)
     assert "(group 007). With 400" in out  # not the number 7
+    assert "(any other group). With 800" in out
     detector = ns.load("x.nescio")
     with pytest.warns(ns.errors.GroupWarning):
         expected = detector.assess(logits, groups=new["camera"])
@@ -92,6 +93,15 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
     assert [int(row["row"]) for row in rows] == lowest[:20].tolist()
     assert [row["camera"] for row in rows] == new["camera"][lowest[:20]].tolist()
     assert [row["p"] for row in rows] == [f"{p:.4f}" for p in expected.p_values[lowest[:20]]]
+    numbers = pandas.DataFrame(logits, columns=list("abcde")).assign(camera=12.0)
+    numbers.to_csv("floats.csv", index=False)  # 12.0
+    numbers.to_parquet("floats.parquet")
+    ns.Outputs(logits, label_names=list("abcde"), kept={"camera": numbers["camera"]}).save(
+        "floats.safetensors"
+    )
+    for name in ("floats.csv", "floats.parquet", "floats.safetensors"):
+        rows = json.loads(succeeds("score", "x.nescio", name, *by_camera, "--json"))["rows"]
+        assert {row["group"] for row in rows} == {"12"}
     assert succeeds("score", "x.nescio", "val.csv", *by_camera, "--keep", "camera")
     assert "pass --group-column, with one of" in fails(
         "score", "x.nescio", "new.csv", "--ignore", "camera"
@@ -310,7 +320,7 @@ MISTAKES = {
         "new.safetensors: there is no id 'img33'. Did you mean 'img3'",
     ),
     "an id twice": (("x.nescio", "twice.safetensors", "--id", "b"), "2 rows have the id 'b'"),
-    "no ids": (("x.nescio", "plain.npy", "--id", "img3"), "Pass --row instead"),
+    "no ids": (("x.nescio", "plain.npy", "--id", "img3"), "Name their column (--id-column)"),
     "both": (("x.nescio", "new.safetensors", "--id", "a", "--row", "1"), "Pass only one of them"),
     "not made of labels": (("msp.nescio", "new.safetensors"), "msp cannot be explained"),
     "groups of one's own": (("own.nescio", "new.safetensors"), "pass --group-column"),

@@ -88,7 +88,6 @@ def test_the_plot_shows_the_incomplete_window_and_the_start_of_a_change(tmp_path
     assert text.count('class="dot ') == 2
     assert "inputs 501 to 620" in text
     assert "(window incomplete)" in text
-    assert "The last window is incomplete: it has 120 inputs." in text
     assert f"change at {monitor.change.since.number:,}" in text
 
 

@@ -56,8 +56,9 @@ def test_missing_ids_and_times_are_empty(tmp_path, suffix):
     first, second = read_scored(path, time_column="when")[1]
     assert (first[:13], second) == ("2026-01-02T03", "")
     assert read_scored(path, time_column="text")[1][1] == ""
-    with pytest.raises(ParameterError, match="has no column 'at'; it has 'score', 'p_value'"):
-        read_scored(path, time_column="at")
+    for option in ("id_column", "time_column"):
+        with pytest.raises(ParameterError, match=r"no column 'fhoto'\. Did you mean 'photo'"):
+            read_scored(path, **{option: "fhoto"})
 
 
 @pytest.mark.parametrize(

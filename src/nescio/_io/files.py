@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nescio._validation import Array
 from nescio.errors import FileError, MissingDependencyError, ParameterError, require
@@ -33,6 +34,7 @@ MANY = (".parquet", ".arrow", ".feather")
 _WRITABLE = (".parquet", ".csv", ".jsonl")
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:[/:]", re.IGNORECASE)  # a Path has one slash of two
 _PATTERN = re.compile(r"[*?[]")
+_FLOAT = re.compile(r"^(-?\d+)\.0$")  # a whole number as a float
 _TEMPORARY = re.compile(r"\.nescio-[0-9a-f]{16}")
 _POLL_SECONDS = 0.2
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula begins in a spreadsheet
@@ -75,6 +77,13 @@ def check_target(path: str | Path, *, force: bool) -> Path:
         if not target.parent.is_dir():
             raise FileError(f"cannot write {path}: there is no directory {target.parent}.")
     return target
+
+
+def check_page_target(path: str | Path, *, force: bool) -> None:
+    """Raise unless a page can be written to this path."""
+    if Path(path).suffix.lower() != ".html":
+        raise ParameterError(f"cannot write {path}: the name must end in .html.")
+    check_target(path, force=force)
 
 
 @contextmanager
@@ -372,14 +381,28 @@ def to_values(column: Any) -> list[Any]:
 
 def as_ids(column: Any) -> list[str]:
     """Return the values of a column of pyarrow or NumPy as text; missing ones are empty."""
-    texts = []
-    for value in to_values(column):
-        if isinstance(value, float) and value % 1 == 0:  # whole numbers with some missing
-            value = int(value)
-        missing = isinstance(value, float) and math.isnan(value)
-        missing = missing or type(value).__name__ in ("NoneType", "NAType", "NaTType")
-        texts.append("" if missing else str(value))
-    return texts
+    return list(map(as_text, to_values(column)))
+
+
+def as_text(value: Any) -> str:
+    """Return a value as text: empty if it is missing, and 1 for 1.0.
+
+    A missing value turns a column of whole numbers into floats.
+    """
+    is_float = isinstance(value, float | np.floating)
+    if is_float and value.is_integer():
+        return str(int(value))
+    missing = type(value).__name__ in ("NoneType", "NAType", "NaTType")
+    return "" if missing or (is_float and np.isnan(value)) else str(value)
+
+
+def as_groups(column: Any) -> NDArray[np.str_]:
+    """Return the names of groups: 1, 1.0 and the text 1.0 are the same group, 1."""
+    is_text = isinstance(column, np.ndarray) and column.dtype.kind == "U"
+    names = column if is_text else np.array(as_ids(column), dtype=np.str_)
+    if np.char.endswith(names, ".0").any():  # as pandas writes whole numbers with some missing
+        names = np.array([_FLOAT.sub(r"\1", name) for name in names.tolist()])
+    return names
 
 
 def to_array(column: Any) -> Array:

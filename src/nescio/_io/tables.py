@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from nescio._io.files import Files, as_ids, to_array
+from nescio._io.files import Files, as_groups, as_ids, to_array
 from nescio._io.text_tables import UNNAMED_COLUMN, read_text
 from nescio._validation import Array
 from nescio.errors import (
@@ -146,7 +146,7 @@ class Columns:
     def _id_column(self, names: Sequence[str], index: Sequence[str], taken: set[str]) -> str | None:
         if self.id_column is not None and (self.id_required or self.id_column in names):
             if self.id_column not in names:
-                raise _no_column(self.id_column, names)
+                raise no_column(self.id_column, names)
             return self.id_column
         taken |= {*_several(self.labels or ()), *(self.expected or ())}
         candidates = [name for name in names if name.lower() == "id"]
@@ -274,7 +274,7 @@ def matching_names(patterns: Sequence[str] | str, names: Sequence[str]) -> tuple
     for pattern in _several(patterns):
         matched = [pattern] if pattern in existing else _matching(pattern, names)
         if not matched:
-            raise _no_column(pattern, names)
+            raise no_column(pattern, names)
         chosen |= dict.fromkeys(matched)
     return tuple(chosen)
 
@@ -290,7 +290,8 @@ def _matching(patterns: Sequence[str] | str, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _no_column(name: str, names: Sequence[str]) -> InputError:
+def no_column(name: str, names: Sequence[str]) -> InputError:
+    """Return the error for a column that does not exist, with what may be meant."""
     hint = f" The columns are {listed(names)}." if names else " The columns have no names."
     return InputError(f"there is no column {name!r}.{nearest(name, names) or hint}")
 
@@ -322,7 +323,7 @@ def content(roles: Roles, table: Any) -> dict[str, Any]:
     """Return the arguments of `Outputs` for a table of pyarrow whose columns have these roles."""
     kept = {name: to_array(table.column(name)) for name in roles.kept}
     if roles.group is not None:
-        kept[GROUP] = np.array(as_ids(table.column(roles.group)))
+        kept[GROUP] = as_groups(table.column(roles.group))
     arguments: dict[str, Any] = {"kept": kept}
     if roles.ids is not None:
         arguments["ids"] = as_ids(table.column(roles.ids))

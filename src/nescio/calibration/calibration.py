@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from nescio._charts.histogram import Batch, score_chart
 from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
-from nescio._io.files import as_ids
+from nescio._io.files import as_groups
 from nescio._validation import Array, BoolArray, checked_scores, checked_share, to_numpy
 from nescio.errors import (
     GroupWarning,
@@ -376,6 +376,8 @@ _KINDS = {LABEL_COUNT: "predicted labels", TOP_LABEL: "most likely label", CUSTO
 MIN_GROUP_SIZE = 100
 _PILOT_SHARE = 5  # one sample in five is used to choose the groups
 
+_FEWEST_KNOWN, _SHARE_KNOWN = 20, 0.2  # scores that are equal to those of calibration inputs
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration(Result):
@@ -599,6 +601,23 @@ class Calibration(Result):
             p_values[members] = threshold.p_values(scores[members])
         return p_values
 
+    def known(self, scores: Scores) -> str:
+        """Say that inputs seem to be those of the calibration: many scores are exactly equal.
+
+        Empty if they do not.
+        """
+        own = self.scores[np.isfinite(self.scores)]
+        distinct = np.unique(own)
+        n_equal = np.count_nonzero(np.isin(scores, distinct))
+        # A detector may learn from half of the held-out data. Some scores are equal by nature.
+        few = n_equal < max(_FEWEST_KNOWN, _SHARE_KNOWN * len(scores))
+        if few or len(distinct) < len(own) / 2:
+            return ""
+        return (
+            f"{n_equal:,} of {len(scores):,} scores are exactly those of calibration inputs. If "
+            "these are the same inputs, pass others: compared with themselves, nothing can change."
+        )
+
     def columns(self) -> dict[str, Any]:
         """Return one row per group: threshold, tpr, confidence, n_samples, and the true TPR.
 
@@ -667,7 +686,7 @@ class Calibration(Result):
 
     def described(self, group: str) -> str:
         """Return the name of a group with what it is, for a sentence."""
-        return f"{_KINDS[self.by or CUSTOM]} {group}"
+        return "any other group" if group == ALL else f"{_KINDS[self.by or CUSTOM]} {group}"
 
 
 def benjamini_hochberg(p_values: Any, fdr: float = 0.05) -> BoolArray:
@@ -772,4 +791,4 @@ def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
         raise ShapeError(
             f"groups must have one name per sample, shape ({n_samples},), got {names.shape}."
         )
-    return names if names.dtype.kind == "U" else np.array(as_ids(names), dtype=np.str_)
+    return as_groups(names)

@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 typer.echo("interrupted", err=True)
             elif isinstance(stop.__context__, BrokenPipeError):  # as of 'nescio score | head'
                 return 128 + 13  # the number of this signal
-            elif stop.code == 2 and (hint := _unquoted_pattern(arguments)):
+            elif stop.code == 2 and (hint := _quoting_hint(arguments)):
                 typer.echo(hint, err=True)
             return stop.code if isinstance(stop.code, int) else 1
     return 0
@@ -159,8 +159,12 @@ def _hide_type_of_flags(command: Any) -> None:
         _hide_type_of_flags(subcommand)
 
 
-def _unquoted_pattern(arguments: Sequence[str]) -> str | None:
-    """Return what to do if the shell has replaced a pattern by the files that match it."""
+def _quoting_hint(arguments: Sequence[str]) -> str | None:
+    """Return what to do about names with spaces between them, or a pattern that lacks quotes."""
+    for option, *words in zip(arguments, arguments[1:], arguments[2:], strict=False):
+        no_names = any(word.startswith("-") or Path(word).exists() for word in words)
+        if option in ("--labels", "--ignore", "--keep") and not no_names:
+            return f"Put commas between names, without spaces: {option} {','.join(words)}."
     for first, second in pairwise(map(Path, arguments)):
         alike = (first.parent, first.suffix) == (second.parent, second.suffix)
         if alike and first.suffix and first.is_file() and second.is_file():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 from typer import Argument, Option
 
-from nescio._io.files import check_target
+from nescio._io.files import check_page_target
 from nescio.calibration import CUSTOM
 from nescio.cli.console import (
     AsJson,
@@ -31,7 +31,7 @@ from nescio.cli.console import (
     stages,
     working,
 )
-from nescio.errors import DefaultDetectorWarning, ParameterError, require
+from nescio.errors import DefaultDetectorWarning, NescioWarning, ParameterError, require, warn
 
 if TYPE_CHECKING:
     from nescio.metrics.comparison import Comparison
@@ -353,8 +353,8 @@ def report(
     from nescio.lab.report.verdicts import Chosen, choose_default
     from nescio.outputs.sets import read_sets
 
-    check_target(output, force=force)
     refuse_overwriting(output, results, id_path, detector, train, held_out, *(ood_paths or ()))
+    check_page_target(output, force=force)
     named = [text for text in images or () if text != _RECORDED]
     roots = _named_paths("--images", named, "NAME=FOLDER")
     for name, folder in roots.items():
@@ -370,6 +370,13 @@ def report(
         if group_column is not None and (loaded is None or loaded.calibration_.by != CUSTOM):
             raise ParameterError("--group-column needs a detector calibrated by it (--detector).")
         reading = files.reading(keep=keep, detector=loaded, group_column=group_column)
+        if loaded is not None and not ood_paths and (train or held_out):
+            warn(
+                "--train and --held-out are not used: the verdicts are those of --detector. They "
+                "serve to choose the default, or to compare detectors on OOD data (--ood).",
+                NescioWarning,
+            )
+            train = held_out = None
         sets = read_sets(id_path, ood_paths or None, train, held_out, **reading)
         name = id_path if Path(id_path).stem in sets.ood else Path(id_path).stem
         if unknown := [root for root in roots if root not in (name, *sets.ood)]:
@@ -398,7 +405,10 @@ def report(
                 on_step=advance,
             )
     else:
-        raise ParameterError("pass either the results of a benchmark, or --id with its options.")
+        raise ParameterError(
+            f"pass your own outputs with --id {results or 'new.csv'}. RESULTS is for the results "
+            "of a benchmark, which take no options of outputs."
+        )
     if chosen is None:
         title = title or lines[0].manifest.get("title") or lines[0].spec
     title = title or f"Report on {evidence[0].id_name}"

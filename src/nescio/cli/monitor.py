@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from nescio._io.files import check_target, exclusive, existing_file, find_files
+from nescio._io.files import check_page_target, check_target, exclusive, existing_file, find_files
 from nescio.cli.console import AsJson, Force, print_json, progress_bar, refuse_overwriting, say
-from nescio.errors import InputError, ParameterError, error_context
+from nescio.errors import InputError, NescioWarning, ParameterError, error_context, warn
 from nescio.outputs.files import rows_place
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def monitor(
         ),
     ] = None,
     id_column: Annotated[
-        str | None, "The column of the table that holds the ids, if it has no column id."
+        str | None, "The column of the table that holds the ids. Default: id."
     ] = None,
     time_column: Annotated[
         str | None, "The column of the table that holds the time of each row."
@@ -96,9 +96,9 @@ def monitor(
     if state is not None:
         check_target(state, force=True)
     if plot is not None:
-        from nescio.monitor.report import check_plot_target, draw_monitor
+        from nescio.monitor.report import draw_monitor
 
-        check_plot_target(plot, force=force)
+        check_page_target(plot, force=force)
     columns = {"id_column": id_column, "time_column": time_column}
     table = None if scored is None else ScoredTable(scored, **columns)
     loaded = load(detector)
@@ -137,6 +137,8 @@ def _add(watch: Monitor, table: ScoredTable, *, once: bool) -> None:
         for start, (assessment, times) in zip(count(0, _BLOCK), table.blocks(_BLOCK)):
             with error_context(rows_place(str(table.path), start, _BLOCK, table.n_rows)):
                 watch.update(assessment, times=times)
+            if not start and (known := watch.calibration.known(assessment.scores)):
+                warn(known, NescioWarning)
             advance(len(assessment))
 
 

@@ -366,7 +366,7 @@ def _row(
             raise InputError(f"there is no row {row}; the rows are 0 to {len(outputs) - 1}.")
         return row
     if outputs.ids is None:
-        raise InputError("the samples have no ids. Pass --row instead of --id.")
+        raise InputError("the samples have no ids. Name their column (--id-column), or pass --row.")
     rows = np.flatnonzero(outputs.ids == sample_id)
     if len(rows) > 1:
         raise InputError(f"{len(rows)} rows have the id {sample_id!r}. Pass --row instead.")

@@ -119,7 +119,7 @@ def _described(folder: Path, run: BenchmarkRun, chosen: Default, first: Evidence
         f"them: {', '.join(oods)}.",
         chosen.reason,
         f"{detector.name}, calibrated on validation scenes, flags {100 * promise.share:.1f} % of "
-        f"the new scenes, and {shares}. {promise.text()}",
+        f"the new scenes, and {shares}. This is {promise.compared()}.",
         f"On average over these sets, {through} (FPR95). {best} is the best single detector in "
         "hindsight: by these very numbers, which nobody knows before.",
     )

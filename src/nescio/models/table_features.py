@@ -14,6 +14,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
+from nescio._io.files import as_text
 from nescio.detectors.combined import MOST_FEATURES
 from nescio.errors import IgnoredColumnsWarning, InputError, listed, warn
 from nescio.explain import RangesExplanation
@@ -26,6 +27,7 @@ _SKEWED = 0.25  # of its range: a column with a lower mean counts by its logarit
 _LARGEST_RATIO = 1_000  # of the median to where the logarithm begins
 _RARE = 0.01  # words of fewer rows count as one, so that ids and free text add nothing
 _MOST_COUNTED = 50  # with more rows, whole numbers that are all different are taken for ids
+_as_texts = np.frompyfunc(as_text, 1, 1)
 
 Floats = NDArray[np.float64]
 
@@ -178,7 +180,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self.words_ = list(X.select_dtypes(WORDS).columns)
         values = X[self.numbers_].to_numpy(dtype=np.float64, na_value=np.nan)
         words = X[self.words_].astype(object)
-        return values, np.where(words.isna(), "", _as_texts(words.to_numpy(dtype=object)))
+        return values, _as_texts(words.to_numpy(dtype=object))
 
     def shown(self, X: Any, low: Floats, high: Floats) -> dict[str, Any]:
         """Return the features of X and the ends of their usual ranges as a reader knows them.
@@ -286,11 +288,3 @@ def _is_id(column: Any) -> bool:
         return False
     values = column.dropna().to_numpy() if hasattr(column, "dropna") else column
     return _MOST_COUNTED < len(values) == len(np.unique(values))
-
-
-def _as_text(word: Any) -> str:
-    """Return a word as text; 1.0 is 1, because a missing value turns a column into floats."""
-    return str(int(word) if isinstance(word, float) and word.is_integer() else word)
-
-
-_as_texts = np.frompyfunc(_as_text, 1, 1)

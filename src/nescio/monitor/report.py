@@ -11,8 +11,8 @@ import numpy as np
 
 from nescio._charts.results import View
 from nescio._charts.svg import Chart, Markup, Scale, chart_style, percent, power_of_ten, sheet
-from nescio._io.files import check_target, replacing
-from nescio.errors import ParameterError, counted
+from nescio._io.files import check_page_target, replacing
+from nescio.errors import counted
 from nescio.monitor.windows import COVERAGE, Window
 
 if TYPE_CHECKING:
@@ -38,17 +38,12 @@ FEW = 30  # inputs; with fewer, a change can hardly be seen
 
 def view(monitor: Monitor) -> View:
     """Return what is shown of a monitor in a notebook."""
+    title, _, text = summary(monitor).partition("\n")
     if not monitor.n_samples:
-        return View(headline(monitor))
-    rows = {
-        "inputs": f"{monitor.n_samples:,}",
-        "flagged": f"{monitor.flagged:,} ({monitor.flagged / monitor.n_samples:.2%})",
-        "expected": f"{monitor.expected_share:.2%}",
-        "windows outside the band": f"{monitor.chart.n_outside:,} of {monitor.chart.n_windows:,}",
-    }
+        return View(title, text=text)
     return View(
-        headline(monitor),
-        table={"monitor": list(rows), "": list(rows.values())},
+        title,
+        text=text,
         charts=lambda: [drawing for *_, drawing in monitor_figures(monitor, _CARD_WIDTH)],
     )
 
@@ -210,12 +205,9 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
     since = 0 if monitor.change is None else monitor.change.since.number
     if since > windows[0].start:
         chart.rule(x=since, text=f"change at {since:,}")
-    newest = windows[-1]
-    incomplete = f"The last window is incomplete: it has {counted(newest.n, 'input')}. "
     text = (
         "The share of inputs that are flagged as out-of-distribution. One point per window"
         + (f" of {windows[0].n:,} inputs. " if monitor.chart.windows else ". ")
-        + (incomplete if newest.n < monitor.window else "")
         + f"{monitor.chart.n_outside:,} of {monitor.chart.n_windows:,} full windows lie outside "
         f"the shaded band. If nothing has changed, a window lies within it with a probability of "
         f"{COVERAGE * 100:.4g} %."
@@ -226,16 +218,9 @@ def _flagged(monitor: Monitor, width: int) -> Figure:
 # --- as a page: one column, without a script ------------------------------------------------------
 
 
-def check_plot_target(path: str | Path, *, force: bool) -> None:
-    """Raise if no page can be written to this path."""
-    if Path(path).suffix.lower() != ".html":
-        raise ParameterError(f"cannot write {path}: the name must end in .html.")
-    check_target(path, force=force)
-
-
 def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
     """Write the figures of a monitor as an HTML page; an existing file needs `force`."""
-    check_plot_target(path, force=force)
+    check_page_target(path, force=force)
     body = "\n".join(
         f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{drawing}</section>"
         for title, text, drawing in monitor_figures(monitor)

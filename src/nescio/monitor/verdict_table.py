@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nescio._io.files import as_ids, find_files, to_array, without_quote
-from nescio._io.tables import Columns, TableFiles
+from nescio._io.tables import Columns, TableFiles, no_column
 from nescio._validation import Array
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import FileFormatError, InputError, NescioWarning, ParameterError, listed, warn
@@ -26,8 +26,8 @@ class ScoredTable:
     """The table that `Assessment.save` or `nescio score -o` wrote, read in blocks of rows.
 
     It may be a .csv or .jsonl file, or Parquet or Arrow files, which may be larger than memory. The
-    columns group and id are optional. The ids are in the column id or, if there is none, in
-    `id_column`. Other columns are not read.
+    columns group and id are optional. The ids are in `id_column`, or else in the column id. Other
+    columns are not read.
     """
 
     def __init__(
@@ -48,14 +48,15 @@ class ScoredTable:
                 f"{path} is not a scored table: it has no column {missing[0]}, but "
                 f"{listed(names, 10)}. {_SCORE_FIRST}"
             )
-        if time_column is not None and time_column not in names:
-            raise ParameterError(
-                f"{path} has no column {time_column!r}; it has {listed(names, 10)}. 'nescio score "
-                f"--keep {time_column}' copies a column of the outputs to the scored table."
-            )
+        for name in filter(None, (id_column, time_column)):
+            if name not in names:
+                raise ParameterError(
+                    f"{path}: {no_column(name, names)} 'nescio score' writes the ids as the column "
+                    "id, and copies other columns of the outputs (--keep)."
+                )
         if not self.n_rows:
             raise InputError(f"{path} has no rows.")
-        self._ids = "id" if "id" in names else id_column
+        self._ids = id_column or "id"
         wanted = {*_COLUMNS, "group", self._ids, time_column}
         self._columns = [name for name in names if name in wanted]
 
@@ -93,7 +94,7 @@ class ScoredTable:
                 f"the columns {', '.join(_COLUMNS)} of {self.path} must hold two numbers and True "
                 f"or False: {error}."
             ) from error
-        groups, ids = (self._texts(columns.get(name)) for name in ("group", self._ids or "id"))
+        groups, ids = (self._texts(columns.get(name)) for name in ("group", self._ids))
         return Assessment(scores, p_values, inside, groups, ids)
 
     def _texts(self, column: Any) -> Array | None:

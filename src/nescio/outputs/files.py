@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
-from nescio._io.files import MANY, Files, as_ids, find_files, to_values
+from nescio._io.files import MANY, Files, as_groups, as_ids, find_files
 from nescio._io.frames import read_frame
 from nescio._io.tables import (
     GROUP,
@@ -138,7 +138,7 @@ class Block:
             return None
         if isinstance(self.rows, Outputs):
             return self.rows.kept[GROUP]
-        return np.array(as_ids(self.rows.column(self.stream.roles.group)))
+        return as_groups(self.rows.column(self.stream.roles.group))
 
     def take(self, rows: Array) -> Outputs:
         """Return some of the rows as outputs, with ids and kept columns."""
@@ -202,7 +202,7 @@ class OutputsStream:
         if columns.group_column is not None:
             kept = dict(whole.kept)
             (name,) = matching_names([columns.group_column], list(kept))
-            kept[GROUP] = kept[name]
+            kept[GROUP] = as_groups(kept[name])
             whole = replace(whole, kept=kept)
         if columns.labels is None:
             return whole
@@ -373,7 +373,7 @@ def save_in_parts(
         for number, column in enumerate(kept.values()):
             key = f"{_KEPT}{number}"
             numbers = column.dtype.kind in "fiub"
-            tensors |= {key: column} if numbers else _pack_strings(key, _as_text(column))
+            tensors |= {key: column} if numbers else _pack_strings(key, as_ids(column))
     try:
         _KIND.write(path, tensors, metadata, force=force)
     except TypeError as error:
@@ -438,10 +438,6 @@ def parse_tensors(
         if name.startswith(_ARRAYS)
     }
     return content | {"label_names": label_names, "manifest": manifest, "arrays": arrays}
-
-
-def _as_text(column: Array) -> list[str]:
-    return ["" if value is None else str(value) for value in to_values(column)]
 
 
 def _pack_strings(key: str, strings: Sequence[str]) -> dict[str, Array | Stacked]:

@@ -123,7 +123,7 @@ def test_the_reason_for_no_pictures_is_the_true_one(evidence, tmp_path):
     def why(changed):
         return why_no_pictures(changed, case_groups(changed, 0.95, USUAL_PAIR))
 
-    assert "folders of the images are not named (--images" in why(evidence)
+    assert "name the folders of the images (--images" in why(evidence)
     texts = [f"sentence {number}" for number in range(100)]
     of_text = replace(
         evidence,
@@ -135,7 +135,7 @@ def test_the_reason_for_no_pictures_is_the_true_one(evidence, tmp_path):
     assert why(same) == ""  # there are no cases
     pytest.importorskip("PIL.Image")
     with_root = replace(evidence, image_roots={"stones": tmp_path})
-    assert f"no image file of the cases can be read in {tmp_path}" in why(with_root)
+    assert f"none can be read in {tmp_path}" in why(with_root)
 
 
 def test_texts_are_shown_escaped_and_shortened(evidence, make_lines):

@@ -240,22 +240,20 @@ def test_inputs_without_pictures_have_no_empty_boxes(make_evidence, make_lines, 
     [
         (
             {"sum_prob": (0.07, 0.09), "joint_energy": (0.10, 0.12), "msp": (0.5, 0.6)},
-            "On pets against stones, sum_prob has the lowest FPR95 (8.00 ± 1.41 over 2 seeds), "
-            "joint_energy is number 2 of 3 with 11.00 ± 1.41.",
+            "On pets against stones: joint_energy lets 11.00 ± 1.41 % through (place 2) of 3 "
+            "detectors (FPR95 over 2 seeds). In hindsight, sum_prob is the best, with 8.00 ± 1.41 "
+            "% over 2 seeds.",
         ),
         (
-            {"msp": [0.5], "joint_energy": [0.1]},
-            "joint_energy has the lowest FPR95 (10.00); next is msp with 50.00.",
-        ),
-        (
-            {"msp": [0.1], "joint_energy": [0.1]},
-            "joint_energy, msp have the lowest FPR95 (10.00).",
+            {"max_logit": [0.1], "joint_energy": [0.1]},
+            "joint_energy lets 10.00 % through (place 1), max_logit lets 10.00 % through (place 1) "
+            "of 2 detectors (FPR95).",
         ),
         (
             {"a": [0.1], "b": [0.2], "c": [0.2], "joint_energy": [0.2]},
-            "joint_energy is number 2 of 4 with 20.00.",
+            "joint_energy lets 20.00 % through (place 2) of 4 detectors",
         ),
-        ({"msp": [0.1]}, "msp has the lowest FPR95 (10.00); joint_energy is not among"),
+        ({"msp": [0.1]}, "On pets against stones: In hindsight, msp is the best, with 10.00 %."),
     ],
 )
 def test_summary_says_who_is_best_and_where_joint_energy_stands(fprs, said):

@@ -90,18 +90,15 @@ def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> 
     shown = [(group["set_name"], case) for group in groups for case in group["cases"]]
     if not shown or any(case["picture"] for _, case in shown):
         return ""
-    roots = {name: evidence.image_roots[name] for name, _ in shown if name in evidence.image_roots}
-    if not roots:
-        if not any(Path(case["name"]).suffix.lower() in IMAGE_SUFFIXES for _, case in shown):
-            return ""  # the inputs are not images
-        return (
-            "There are no pictures, because the folders of the images are not named (--images; "
-            "--images recorded for the results of your own benchmark)."
-        )
-    folders = ", ".join(str(root) for root in dict.fromkeys(roots.values()))
+    roots = [evidence.image_roots[name] for name, _ in shown if name in evidence.image_roots]
+    if roots:
+        folders = ", ".join(map(str, dict.fromkeys(roots)))
+        return f"There are no pictures: none can be read in {folders}, or Pillow is not installed."
+    if not any(Path(case["name"]).suffix.lower() in IMAGE_SUFFIXES for _, case in shown):
+        return ""  # the inputs are not images
     return (
-        f"There are no pictures, because no image file of the cases can be read in {folders}, or "
-        "because Pillow is not installed (the extra report)."
+        "There are no pictures. To add them, name the folders of the images (--images; --images "
+        "recorded for the results of your own benchmark)."
     )
 
 

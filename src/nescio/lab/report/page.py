@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from nescio._charts.results import strip
-from nescio._charts.svg import JOINT, Markup, chart_style, percent, set_style, sheet
-from nescio._io.files import check_target, replacing
+from nescio._charts.svg import Markup, chart_style, percent, set_style, sheet
+from nescio._io.files import check_page_target, replacing
 from nescio._version import __version__
 from nescio.detectors import Detector
-from nescio.errors import InputError, require
+from nescio.errors import InputError, counted, require
 from nescio.lab.benchmark.results import (
     MEASURES,
     BenchmarkRun,
@@ -193,7 +193,7 @@ def write_report(
     force: bool = False,
 ) -> None:
     """Write the report to one file, atomically; replace an existing file only with `force`."""
-    check_target(path, force=force)
+    check_page_target(path, force=force)
     page = build_report(lines, evidence, title=title, chosen=chosen)
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, "utf-8")
@@ -218,8 +218,8 @@ def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{name}.")
             continue
-        own = isinstance(value, str)
-        text = value if own else json.dumps(value, ensure_ascii=False, default=str)
+        own = isinstance(value, str | Path)
+        text = str(value) if own else json.dumps(value, ensure_ascii=False, default=str)
         # The result file holds it in full.
         long = len(text) > _LONGEST_FACT
         yield name, f"{text[:_LONGEST_FACT]} … (see the result file)" if long else text
@@ -301,8 +301,7 @@ def _standings(
     fpr_name = next((evaluation.fpr_name for evaluation in first.values()), "FPR95")
     ranked = sorted(spreads, key=lambda n: (spreads[n]["fpr"].printed, -spreads[n]["auroc"].mean))
     fprs = {name: spreads[name]["fpr"] for name in ranked}
-    say = _ranking_sentence if pair == USUAL_PAIR else _places_sentence
-    sentence = f"On {lines[0].id} against {ood}, {say(fprs, fpr_name, pair)}"
+    sentence = f"On {lines[0].id} against {ood}: {_places_sentence(fprs, fpr_name, pair)}"
     chance, is_alarming = chance_note(
         {name: [own for detector, _, own in ran if detector == name] for name in ranked}
     )
@@ -327,33 +326,20 @@ def _standings(
     }
 
 
-def _ranking_sentence(fprs: Mapping[str, Spread], fpr_name: str, _: Pair) -> str:
-    """Say which detectors have the lowest FPR, and where joint energy stands."""
+def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> str:
+    """Say where the leading detector stands, then the one it is compared with, then the best."""
     if not fprs:
         return "no detector could run."
-    best = next(iter(fprs.values()))
-    over = f" over {best.n} seeds" if best.n > 1 else ""
-    leaders = [name for name, fpr in fprs.items() if fpr.printed == best.printed]
-    leaders.sort(key=lambda name: name != JOINT)
-    have = "has" if len(leaders) == 1 else "have"
-    head = f"{', '.join(leaders)} {have} the lowest {fpr_name} ({best}{over})"
-    if JOINT not in fprs:
-        detectors = "one detector" if len(fprs) == 1 else f"{len(fprs)} detectors"
-        return f"{head}; {JOINT} is not among the {detectors}."
-    if JOINT in leaders:
-        rest = [name for name in fprs if name not in leaders]
-        after = f"; next is {rest[0]} with {fprs[rest[0]]}" if rest else ""
-        return f"{head}{after}."
-    return f"{head}, {JOINT} is number {_place(fprs, JOINT)} of {len(fprs)} with {fprs[JOINT]}."
-
-
-def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> str:
-    """Say where the chosen detector stands, then the one it is compared with, then the best."""
-    places = [f"{name} lets {fprs[name]} % through (place {_place(fprs, name)})" for name in pair]
-    best = next(iter(fprs))
-    leads = any(fprs[name].printed == fprs[best].printed for name in pair)
-    hindsight = "" if leads else f" In hindsight, {best} is the best, with {fprs[best]} %."
-    return f"{', '.join(places)} of {len(fprs)} detectors ({fpr_name}).{hindsight}"
+    best, fpr = next(iter(fprs.items()))
+    leading = [name for name in pair if name in fprs]
+    places = [
+        f"{name} lets {fprs[name]} % through (place {_place(fprs, name)})" for name in leading
+    ]
+    leads = any(fprs[name].printed == fpr.printed for name in leading)
+    over = f" over {fpr.n} seeds" if fpr.n > 1 else ""
+    said = f"{', '.join(places)} of {counted(len(fprs), 'detector')} ({fpr_name}{over})."
+    hindsight = "" if leads else f"In hindsight, {best} is the best, with {fpr} %{over}."
+    return " ".join(filter(None, (said if places else "", hindsight)))
 
 
 def _place(fprs: Mapping[str, Spread], name: str) -> int:

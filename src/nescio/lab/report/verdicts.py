@@ -41,12 +41,11 @@ _LISTED = 100  # flagged inputs
 _FIRST_INPUTS = 3  # of a set
 _MOST = 20_000  # inputs that are compared with the calibration data: more change hardly anything
 _BINS = 20  # of p-values
-_FEWEST_KNOWN, _SHARE_KNOWN = 20, 0.2  # scores that are equal to those of calibration inputs
 _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
 _LABELS_SHOWN, _LABELS_NAMED = 12, 5
 _GROUPS_SHOWN = 30
-_SAID_IN_DETAIL = "Out of the usual range: "
+_SAID_IN_DETAIL = ("Out of the usual range: ", "No single value is unusual.")
 _PARTS = {  # the parts of the default, in words
     "label_neighbours": "unlike the training samples that have its labels",
     "linear_probe": "its features speak for no label",
@@ -83,11 +82,12 @@ class Chosen:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GroupWarning)  # the page has given it
             verdicts = self.assess(outputs)
-        promise, known = Promise.of(self.detector, verdicts), _known_inputs(self.detector, verdicts)
+        promise = Promise.of(self.detector, verdicts)
+        answer = promise.answer(self.is_half)
         return (
             f"{_percent(promise.share)} of {promise.n_inputs:,} inputs are flagged: "
             f"{promise.comparison} (about {_percent(promise.usual)}). "
-            f"Like the calibration data? {known or promise.answer(self.is_half) + '.'}"
+            f"Like the calibration data? {answer}{f': {promise.known}' if promise.known else '.'}"
         )
 
 
@@ -137,6 +137,7 @@ class Promise(NamedTuple):
     high: float
     n_calibration: int
     kind: str | None  # of the change, as `Change.kind`
+    known: str  # says that these are calibration inputs; empty if they are not
 
     @classmethod
     def of(cls, detector: Detector, verdicts: Assessment) -> Promise:
@@ -147,8 +148,9 @@ class Promise(NamedTuple):
         [window] = monitor.windows
         shares = (monitor.expected_share, window.low / window.n, window.high / window.n)
         kind = None if monitor.change is None else monitor.change.kind
-        n_calibration = detector.calibration_.n_samples
-        return cls(len(verdicts), len(verdicts.flagged), *shares, n_calibration, kind)
+        calibration, n_flagged = detector.calibration_, len(verdicts.flagged)
+        known = calibration.known(verdicts.scores)
+        return cls(len(verdicts), n_flagged, *shares, calibration.n_samples, kind, known)
 
     @property
     def share(self) -> float:
@@ -162,14 +164,12 @@ class Promise(NamedTuple):
             return "as promised"
         return "more than promised" if self.share > self.high else "fewer than promised"
 
-    def text(self) -> str:
-        """Say what was promised, what chance adds, and how the result compares."""
+    def compared(self) -> str:
+        """Say whether the flagged inputs are as many as promised."""
+        low, high = _percent(self.low), _percent(self.high)
         return (
-            f"About {_percent(self.usual)} of ordinary inputs are flagged although nothing is "
-            "wrong with them: the price of finding the others. How many exactly depends on chance: "
-            f"with {self.n_calibration:,} calibration inputs, {_percent(self.low)} to "
-            f"{_percent(self.high)} of {self.n_inputs:,} ordinary ones (99.7 % probability). So "
-            f"{_percent(self.share)} is {self.comparison}."
+            f"{self.comparison}: about {_percent(self.usual)} of ordinary inputs are flagged "
+            f"although nothing is wrong with them, by chance {low} to {high}"
         )
 
     def change(self) -> str:
@@ -181,6 +181,8 @@ class Promise(NamedTuple):
 
     def answer(self, is_half: bool) -> str:
         """Say whether the inputs are like the calibration data, in a word or two."""
+        if self.known:
+            return "Not tested"
         if self.change():
             return "No"
         if self.n_inputs < FEW:
@@ -197,10 +199,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     detector, outputs = chosen.detector, evidence.id_outputs
     groups, verdicts = _groups(detector, outputs), chosen.assess(outputs)
     promise = Promise.of(detector, verdicts)
-    known = _known_inputs(detector, verdicts)
     above = _above(detector, verdicts)
-    oods = [_above(detector, chosen.assess(ood)) for ood in evidence.ood_outputs.values()]
-    ood_above = np.concatenate(oods) if oods else None
     n_listed = min(promise.n_flagged, _LISTED)
     order = suspicion_order(detector.calibration_, verdicts.columns())
     one_threshold = detector.calibration_.by is None
@@ -231,23 +230,19 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "chosen": chosen,
         "id_name": evidence.id_name,
         "promise": promise,
-        "answer": "Not tested" if known else promise.answer(chosen.is_half),
-        "known": known,
+        "answer": promise.answer(chosen.is_half),
         "change": promise.change(),
         "advice": ADVICE,
         "suspicious": suspicious,
         "shared_reason": shared,
         "flagged": rows,
-        "has_energy": any("energy" in why for case in suspicious for why in case["why"]),
         "command": _command(chosen.manifest),
         "uncalibrated": _uncalibrated(verdicts, groups),
         "why_no_pictures": why_no_pictures(evidence, cases),
-        # The scores of groups differ in scale: they do not fit into one figure.
-        "scores": Markup("".join(verdicts._charts())) if one_threshold else "",
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
         "sets": sets,
         "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
-        "by_label": flagged_by_label(evidence, above, ood_above, one_threshold),
+        "by_label": flagged_by_label(evidence, above, one_threshold),
         "self_check": detector.self_check(outputs, groups=groups, from_probs=False),
     }
 
@@ -267,22 +262,9 @@ def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
     if groups is None or verdicts.groups is None:
         return ""
     names = [name or "(no name)" for name in np.unique(groups[verdicts.groups == ALL]).tolist()]
-    which = f"{listed(names, quoted=False)}, which {'was' if len(names) == 1 else 'were'}"
-    return f"No promise holds for {which} not calibrated." if names else ""
-
-
-def _known_inputs(detector: Detector, verdicts: Assessment) -> str:
-    """Say that inputs seem to be those of the calibration: many scores are exactly equal."""
-    known = detector.calibration_.scores
-    known, n_known = np.unique(known[np.isfinite(known)]), len(known)
-    n_equal = np.count_nonzero(np.isin(verdicts.scores, known))
-    # A detector may learn from half of the held-out data. Some scores are equal by nature.
-    if n_equal < max(_FEWEST_KNOWN, _SHARE_KNOWN * len(verdicts)) or len(known) < n_known / 2:
-        return ""
-    return (
-        f"Not tested: {n_equal:,} of {len(verdicts):,} scores are exactly those of calibration "
-        "inputs. If these are the same inputs, pass others."
-    )
+    text = f"The detector was not calibrated for the group {listed(names, quoted=False)}: the "
+    text += "threshold of all groups together is used there, and nothing is promised."
+    return text if names else ""
 
 
 def _above(detector: Detector, verdicts: Assessment) -> Values:
@@ -358,14 +340,14 @@ class Why(NamedTuple):
 
     words: str
     detail: str = ""
-    share: float | None = None  # of the evidence, if there are several
+    share: float | None = None  # of the evidence, if there are several reasons
 
     def text(self, known: str) -> str:
         """Write it as a sentence, without the words that the page has said already."""
         said = self.words == known or self.detail.startswith(_SAID_IN_DETAIL)
         text = self.detail if said and self.detail else f"{self.words}. {self.detail}".strip()
         if self.share is not None:
-            return f"{self.share:.0%} of the evidence: {text}"
+            return f"{100 * self.share:.0f} % of the evidence: {text}"
         return text[:1].upper() + text[1:]
 
 
@@ -383,12 +365,15 @@ def _whys(reason: Reason, predicts: bool) -> list[Why]:
         return [Why(_words(reason.detector, reason, predicts), reason.summary())]
     if math.isnan(reason.parts[0].p_value):
         return [Why("NaN or infinity")]
-    whys = []
-    for part in reason.parts:
-        if part.share >= _SAID:
-            detail = "" if part.reason is None else part.reason.summary()
-            whys.append(Why(_words(part.detector, part.reason, predicts), detail, part.share))
-    return whys
+    telling = [part for part in reason.parts if part.share >= _SAID]
+    return [
+        Why(
+            _words(part.detector, part.reason, predicts),
+            "" if part.reason is None else part.reason.summary(),
+            part.share if len(telling) > 1 else None,
+        )
+        for part in telling
+    ]
 
 
 def _words(detector: str, reason: Reason | None, predicts: bool) -> str:
@@ -433,26 +418,24 @@ def _p_value_chart(p_values: Values, usual: float) -> Markup:
 
 
 def flagged_by_label(
-    evidence: Evidence,
-    above: Values,
-    ood_above: Values | None = None,
-    one_threshold: bool = True,
+    evidence: Evidence, above: Values, one_threshold: bool = True
 ) -> dict[str, Any]:
-    """Return tables of the flagged inputs: by label, its frequency, group and number of labels.
+    """Return tables of the flagged inputs: by label, group and number of labels.
 
-    `above` is how far scores are above their thresholds. With that of OOD inputs, labels have an
-    FPR too. Those that are surely flagged often come first: those with the highest lower end.
+    `above` is how far scores are above their thresholds. Labels that are surely flagged often come
+    first: those with the highest lower end.
     """
     labels = sample_labels(evidence.id_outputs)
     counts = true_or_predicted(evidence.id_outputs).sum(axis=1)
     rates = partial(label_rates, above, threshold=0.0)
-    by_label = rates(labels.has, ood_above, label_names=label_names(evidence))
+    by_label = rates(labels.has, label_names=label_names(evidence))
     surest = sorted(by_label.labels, key=lambda rate: -(rate.false_alarms.low or 0.0))
-    tables = {"Label": surest[:_LABELS_SHOWN], "Frequency of the label": by_label.by_frequency}
+    tables = {"Label": surest[:_LABELS_SHOWN]}
     groups = evidence.id_outputs.kept.get(GROUP)
     if groups is not None:  # of the user, the most flagged first
         names = np.unique(groups)
-        by_group = rates(groups[:, None] == names, label_names=names.tolist())
+        named = [name or "(no name)" for name in names.tolist()]
+        by_group = rates(groups[:, None] == names, label_names=named)
         tables["Group"] = list(by_group.labels[:_GROUPS_SHOWN])
     counts = np.minimum(counts, _MANY)
     numbers = np.unique(counts)
@@ -469,12 +452,11 @@ def flagged_by_label(
         text += f" Inputs with {which} {kind} {plural} are flagged more often than the others."
         if kind == "predicted" and one_threshold:
             text += (
-                " nescio calibrate --by label_count gives similar numbers of labels a threshold of "
-                "their own. It finds fewer strange inputs that have few labels."
+                " nescio calibrate --by label_count gives inputs with similar numbers of labels a "
+                "threshold of their own, but then fewer strange inputs with few labels are found."
             )
     return {
         "kind": kind,
-        "fpr_name": by_label.fpr_name,
         "label_kind": labels.kind,  # by which label inputs are grouped
         "text": text,
         "tables": tables,
