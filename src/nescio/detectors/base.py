@@ -129,14 +129,16 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     usual_weight: ClassVar[float] = 1.0
     """Its weight as a part of `Combined`, if no weights are passed."""
 
-    usual_outliers: ClassVar[float] = 0.0
-    """As a part of `Combined`: the share of ordinary samples that are not compared with."""
-
     accepts_masked: ClassVar[bool] = True
     """Whether a logit of -inf may mark a masked label."""
 
     traceable: ClassVar[bool] = False
     """Whether `_score` accepts torch tensors that are being traced, so that it can be exported."""
+
+    @property
+    def usual_outliers(self) -> float:
+        """As a part of `Combined`: the share of ordinary samples that are not compared with."""
+        return 0.0
 
     @property
     def learns_from(self) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ _PRODUCT_ROWS = 24
 # must not decide which directions count.
 SMALLEST_VARIANCE = 2.0**-46
 _SMALLEST_LENGTH = 1e-6  # in ranges; the logarithm of a row that equals the mean is finite
-_TAIL, _FEWEST_IN_TAIL = 0.01, 5  # the share of known values, or their number, if that is more
-_SHORTEST_TAIL = 0.01  # of the range without the tails: many values are at this end
+_TAIL, _FEWEST_IN_TAIL = 0.01, 20  # the share of known values, or their number, if that is more
+_SHORTEST_TAIL = 0.03  # of the range without the tails: many values are at this end
 _USUAL_TAIL = 0.1  # of the range, if a column is constant
 _COLUMNS = 64  # whose quantiles are computed at once
 _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
@@ -347,10 +347,14 @@ class OutOfRange(FeatureDetector):
 
     no_layers = ("labels", "head")
     usual_weight = 0.02  # chosen in docs/explanation/the-default.md
-    usual_outliers = 0.005
 
     layer: str = "features"
     held_out: bool = False
+
+    @property
+    def usual_outliers(self) -> float:
+        """Ranges of a part of the held-out data are narrower: what is outside is no outlier."""
+        return 0.0 if self.held_out else 0.005
 
     @property
     def learns_from(self) -> tuple[str, ...]:
