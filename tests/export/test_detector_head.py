@@ -19,7 +19,7 @@ from fixtures.export import (
     whole_outputs,
 )
 from nescio.detectors.features import FeatureDetector
-from nescio.export import DetectorHead, detector_head
+from nescio.export import DetectorHead
 from nescio.export.detector_head import SCORES
 from nescio.export.parity import check_parity
 
@@ -96,16 +96,6 @@ def test_a_combination_that_cannot_be_exported_says_why():
     with_lof = ns.Combined(["msp", "lof"]).fit(some_logits()).calibrate(some_logits(seed=1))
     with pytest.raises(ExportError, match="with one of its parts: lof cannot be exported: it sear"):
         DetectorHead(with_lof)
-
-
-@pytest.mark.parametrize("kind", [ns.NearestNeighbours, ns.NNGuide])
-def test_a_large_bank_is_refused(kind, monkeypatch):
-    detector, outputs = of_features(kind())
-    assert DetectorHead(detector)(*map(torch.from_numpy, (outputs.logits, outputs.features)))
-    monkeypatch.setattr(detector_head, "_LARGEST_BANK", 100 * 9 * 4)
-    with pytest.raises(ExportError, match=r"its 200 training samples .* with bank=100 or less"):
-        DetectorHead(detector)
-    DetectorHead(of_features(kind(bank=100))[0])
 
 
 def test_relative_mahalanobis_that_learned_without_labels():

@@ -17,7 +17,8 @@ from fixtures.export import (
 from nescio.errors import MissingInputError
 from nescio.export import DetectorHead
 from nescio.export.graphs import detector_graph, to_bytes, traced
-from nescio.export.parity import run_graph, session_of
+from nescio.export.parity import run_graph
+from nescio.models.onnx_models import open_session
 
 from .test_detector_head import TRACEABLE, of_features, outputs_to_judge, rows_to_judge
 
@@ -109,7 +110,7 @@ def scored(request):
         exact=True,
     )
     assert is_exact(graph)
-    onnx_scores = run_graph(session_of(to_bytes(graph, {})), feed, None)
+    onnx_scores = run_graph(open_session(to_bytes(graph, {})), feed, None)
     return {name: (onnx_scores[name], detectors[name].assess(outputs).scores) for name in detectors}
 
 
@@ -138,7 +139,7 @@ def test_probabilities_in_float64():
     head = DetectorHead(detector, from_probs=True)
     graph = detector_graph(head, {"logits": torch.from_numpy(probs)})
     assert is_exact(graph)
-    onnx_outputs = run_graph(session_of(to_bytes(graph, {})), {"given_logits": probs}, None)
+    onnx_outputs = run_graph(open_session(to_bytes(graph, {})), {"given_logits": probs}, None)
     logits = ns.scores.logits_from_probs(probs)
     np.testing.assert_allclose(onnx_outputs["logits"], logits, rtol=1e-12)
     np.testing.assert_allclose(onnx_outputs["score"], detector.score_samples(logits), rtol=1e-12)

@@ -45,7 +45,7 @@ def test_what_is_said_of_it(fused):
     exported = fused.exported
     assert exported.outputs == OUTPUTS
     assert exported.inputs == {"input": ("batch", 5)}
-    assert (exported.n_samples, exported.opset, exported.fixed_batch) == (20, 18, None)
+    assert (exported.n_samples, exported.opset) == (20, 18)
     assert 0 < exported.differences.score < 1e-5
     assert exported.differences.verdicts == 0
     graph = onnx.load(fused.path)
@@ -66,7 +66,6 @@ def test_the_file_says_what_it_is(fused):
     assert json.loads(facts["nescio.threshold"]) == calibration.threshold_values
     assert json.loads(facts["nescio.label_names"]) == fused.names
     assert json.loads(facts["nescio.params"]) == {"nonfinite": "raise", "tpr": 0.95}
-    assert json.loads(facts["nescio.inputs"]) == ["input"]
     assert (float(facts["nescio.tpr"]), int(facts["nescio.n_calibration"])) == (
         0.9,
         calibration.n_samples,
@@ -300,7 +299,22 @@ def test_refusals_come_before_the_work(fused, tmp_path):
         ns.export_onnx(images, path, input_shape=(5,))
     with pytest.raises(InputError, match=r"of the shape 1,9: .*one input, without the batch"):
         ns.export_onnx(fused.wrapped, path, input_shape=(1, 9))
+    with pytest.raises(InputError, match=r"of the shape 1,5: .*one input, without the batch"):
+        ns.export_onnx(ns.wrap(nn.Linear(5, 6)), path, detector=detector, input_shape=(1, 5))
+    with pytest.raises(ParameterError, match="pass None as the model, and detector="):
+        ns.export_onnx(detector, path)
+    with pytest.raises(ParameterError, match=r"no detector: call calibrate\(held_out\) first"):
+        ns.export_onnx(fused.wrapped.runner.model, path, input_shape=(5,))
     assert not list(tmp_path.iterdir())
+
+
+def test_what_was_said_to_be_logits_may_look_like_probabilities(tmp_path):
+    network = nn.Linear(5, 5, bias=False)
+    nn.init.eye_(network.weight)
+    wrapped = ns.wrap(network, detector="joint_energy", from_probs=False)
+    wrapped = wrapped.calibrate(some_inputs(), self_check=False)
+    samples = np.random.default_rng(0).uniform(0.1, 0.9, (40, 5)).astype(np.float32)
+    assert ns.export_onnx(wrapped, tmp_path / "model.onnx", samples=samples).n_samples == 40
 
 
 def test_16_bits(tmp_path):

@@ -11,14 +11,20 @@ from sklearn.ensemble import (
     RandomForestClassifier,
 )
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.impute import SimpleImputer
+from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    OneHotEncoder,
+    PowerTransformer,
+    QuantileTransformer,
+    StandardScaler,
+)
 from sklearn.svm import SVC, LinearSVC
 
 import nescio as ns
@@ -126,6 +132,50 @@ def test_a_layer_or_a_transformer_of_ones_own(name, features, tmp_path):
     np.testing.assert_allclose(given, expected, rtol=1e-12)
 
 
+LOSE_NAN = {  # what makes a number of NaN or infinity, as a graph
+    "power": lambda: make_pipeline(PowerTransformer(), LogisticRegression()),
+    "quantile": lambda: make_pipeline(QuantileTransformer(n_quantiles=50), LogisticRegression()),
+    "neighbours": KNeighborsClassifier,
+    "boosted": lambda: GradientBoostingClassifier(n_estimators=3),
+    "forest": lambda: RandomForestClassifier(5, random_state=0),
+    "boosted by histograms": lambda: HistGradientBoostingClassifier(max_iter=3),
+    "linear": LogisticRegression,
+}
+
+
+@pytest.mark.parametrize("name", LOSE_NAN)
+def test_a_row_that_python_rejects_is_out(name, tmp_path):
+    steps, inputs = LOSE_NAN[name](), INPUTS[:, [0, 2, 3, 4]]
+    final = MultiOutputClassifier(steps[-1] if hasattr(steps, "steps") else steps)
+    model = make_pipeline(*[step for _, step in getattr(steps, "steps", [])[:-1]], final)
+    model.fit(inputs[TRAIN], LABELS[TRAIN])
+    wrapped = ns.wrap(model, detector="joint_energy").calibrate(inputs[HELD_OUT], self_check=False)
+    ns.export_onnx(wrapped, tmp_path / "model.onnx", samples=inputs[NEW])
+    for bad in (np.nan, np.inf, -np.inf):
+        rows = inputs[NEW][:4].copy()
+        np.fill_diagonal(rows, bad)
+        outputs = run(tmp_path / "model.onnx", input=rows)
+        try:
+            expected = wrapped(rows).assessment
+        except ns.NescioError:
+            assert not outputs["in_distribution"].any()
+            assert (outputs["score"] == -np.inf).all()
+        else:
+            np.testing.assert_allclose(outputs["score"], expected.scores, rtol=1e-6)
+
+
+def test_a_missing_value_that_an_imputer_fills_later_stays_in(tmp_path):
+    inputs = data("missing values")
+    steps = (QuantileTransformer(n_quantiles=50), SimpleImputer())
+    model = make_pipeline(*steps, MultiOutputClassifier(LogisticRegression()))
+    model.fit(inputs[TRAIN], LABELS[TRAIN])
+    wrapped = ns.wrap(model, detector="joint_energy").calibrate(inputs[HELD_OUT], self_check=False)
+    ns.export_onnx(wrapped, tmp_path / "model.onnx", samples=inputs[NEW])
+    outputs = run(tmp_path / "model.onnx", input=inputs[NEW])
+    assert np.isnan(inputs[NEW]).any()
+    assert (outputs["in_distribution"] == wrapped(inputs[NEW]).in_distribution).all()
+
+
 def test_what_cannot_become_a_graph_says_what_to_do(tmp_path):
     def exported(model, inputs, **options):
         model.fit(inputs[TRAIN], LABELS[TRAIN])
@@ -145,12 +195,44 @@ def test_what_cannot_become_a_graph_says_what_to_do(tmp_path):
     with pytest.raises(ExportError, match=r"skl2onnx cannot convert this FunctionTransformer: \w"):
         exported(unknown, INPUTS)
     texts = np.array([f"word{number % 7} and more" for number in range(900)], object)
-    with pytest.raises(ExportError, match="one matrix of numbers, not words"):
+    with pytest.raises(ExportError, match="takes one matrix of numbers, but samples "):
         exported(make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LinearSVC())), texts)
+    table = pd.DataFrame({"size": INPUTS[:, 0], "site": texts, "kind": pd.Categorical(kinds[:, 0])})
+    words = ColumnTransformer([("words", OneHotEncoder(), ["site", "kind"])])
+    words = make_pipeline(words, OneVsRestClassifier(LinearSVC()))
+    with pytest.raises(
+        ExportError, match=r"columns 'site', 'kind' hold words\. .*wrapped\.outputs"
+    ):
+        exported(words, table)
+    filled = make_pipeline(KNNImputer(), OneVsRestClassifier(LinearSVC()))
+    with pytest.raises(ExportError, match="skl2onnx cannot convert this KNNImputer: Opset"):
+        exported(filled, INPUTS)
     assert not list(tmp_path.iterdir())
     boosted = MultiOutputClassifier(GradientBoostingClassifier(n_estimators=3))
     exported(boosted, INPUTS, output="predict_proba")
     assert onnxruntime.InferenceSession(tmp_path / "model.onnx")
+
+
+def test_a_table_of_numbers_of_several_types(tmp_path):
+    table = pd.DataFrame({"size": INPUTS[:, 0], "used": INPUTS[:, 2] > 0})
+    table["visits"] = pd.array(np.arange(900) % 7, dtype="Int64")
+    table.loc[::5, "visits"] = pd.NA
+    model = MultiOutputClassifier(HistGradientBoostingClassifier(max_iter=3))
+    model.fit(table[TRAIN], LABELS[TRAIN])
+    wrapped = ns.wrap(model).fit(table[TRAIN], LABELS[TRAIN])
+    wrapped = wrapped.calibrate(table[HELD_OUT], self_check=False)
+    path = tmp_path / "model.onnx"
+    ns.export_onnx(wrapped, path, samples=table[NEW])
+    exported = ns.wrap(path, detector=wrapped.detector)
+    np.testing.assert_allclose(
+        exported(table[NEW]).assessment.scores, wrapped(table[NEW]).assessment.scores, rtol=1e-4
+    )
+    one = pd.DataFrame([{"size": 0.5, "used": True, "visits": None}])  # a row of JSON
+    assert exported(one).assessment.scores == pytest.approx(
+        wrapped(one.astype({"visits": float})).assessment.scores, rel=1e-4
+    )
+    with pytest.raises(ns.NescioError, match="the table must hold numbers: could not convert"):
+        exported(one.assign(size="large"))
 
 
 def test_the_file_knows_the_columns_of_a_table_and_their_units(tmp_path):

@@ -26,12 +26,8 @@ from nescio.errors import ExportError, MissingInputError, ShapeError
 from nescio.outputs import Head
 from nescio.scores import widened
 
-_LARGEST_BANK = 256 * 2**20  # bytes
 _DECIDE_SHAPES = ("starts_",)  # learned arrays that a graph needs as plain numbers
-_NEEDS_GRADIENT = (
-    "it scores an input that was perturbed along the network's gradient, which a graph of one "
-    "forward pass cannot compute"
-)
+_NEEDS_GRADIENT = "it needs the network's gradient, which a graph cannot compute"
 _INSTEAD = (
     "Fit mahalanobis on the same features, or calibrate joint_energy on the logits, and export "
     "that; or serve it from Python: nescio serve."
@@ -385,12 +381,5 @@ def scorer_of(detector: Detector) -> nn.Module:
         raise ExportError(
             f"{detector.name or type(detector).__name__} cannot be exported: "
             f"{_WHY_NOT.get(detector.name, _NOT_TRACEABLE)}"
-        )
-    bank: Any = getattr(detector, "bank_", None)
-    if bank is not None and bank.nbytes > _LARGEST_BANK:
-        raise ExportError(
-            f"{detector.name} cannot be exported: its {len(bank):,} training samples would be "
-            f"{bank.nbytes / 2**20:,.0f} MB of the graph, and {_LARGEST_BANK // 2**20} MB is the "
-            f"limit. Fit it with bank={_LARGEST_BANK // bank[0].nbytes} or less."
         )
     return Score(detector)

@@ -36,11 +36,10 @@ from nescio.export.parity import (
     run_graph,
     run_samples,
     sample_inputs,
-    session_of,
 )
 from nescio.models import Runner, Wrapped, wrap
 from nescio.models.images import PREPROCESSING_KEY
-from nescio.models.onnx_models import COLUMNS_KEY, LABEL_NAMES_KEY, TABLE_KEY
+from nescio.models.onnx_models import COLUMNS_KEY, LABEL_NAMES_KEY, TABLE_KEY, open_session
 from nescio.models.texts import TOKENIZER_KEY
 from nescio.outputs import Head, Outputs
 from nescio.scores import label_prob, logits_from_probs
@@ -54,15 +53,13 @@ class Exported:
     ----------
     path : Path
     inputs : dict of str to tuple
-        The shape of each input; a size that may change has a name instead of a number.
+        The shape of each input, batch first; a size that may change has a name, not a number.
     outputs : tuple of str
     opset : int
     n_samples : int
         The number of samples that the graph was checked on.
     differences : Differences
         The largest differences between the graph and Python on them.
-    fixed_batch : int or None
-        The only batch size that it takes, if the classifier's file has one; None for any.
     """
 
     path: Path
@@ -71,7 +68,6 @@ class Exported:
     opset: int
     n_samples: int
     differences: Differences
-    fixed_batch: int | None = None
 
 
 def export_onnx(
@@ -121,26 +117,32 @@ def export_onnx(
     check_target(path, force=force)
     if not 0 < tolerance < 1:
         raise ParameterError(f"tolerance must lie between 0 and 1, got {tolerance!r}.")
-    if model is None:
+    if isinstance(model, Detector):
+        raise ParameterError("for a detector alone, pass None as the model, and detector=...")
+    wrapped = None if model is None else wrap(model, detector=detector)
+    if (detector if wrapped is None else wrapped.detector) is None:
+        raise ParameterError("no detector: call calibrate(held_out) first, or pass detector=...")
+    if wrapped is None:
         plan = _detector_alone(detector, samples)
     else:
-        plan = _fused(wrap(model, detector=detector), samples, input_shape, tolerance)
+        plan = _fused(wrapped, samples, input_shape, tolerance)
     runner = plan.runner
     fixed_batch = None if runner is None else runner.fixed_batch
     from_probs = runner is not None and bool(runner.from_probs)
+    content = to_bytes(plan.model, _metadata(plan))
+    session = open_session(content)
+    parts = [
+        check_parity(
+            run_graph(session, feed, fixed_batch),
+            expected,
+            plan.detector,
+            tolerance,
+            from_probs=from_probs,
+        )
+        for feed, expected in plan.checks
+    ]
     with replacing(path, force=force) as temporary:
-        temporary.write_bytes(to_bytes(plan.model, _metadata(plan)))
-        session = session_of(temporary)
-        parts = [
-            check_parity(
-                run_graph(session, feed, fixed_batch),
-                expected,
-                plan.detector,
-                tolerance,
-                from_probs=from_probs,
-            )
-            for feed, expected in plan.checks
-        ]
+        temporary.write_bytes(content)
     return Exported(
         Path(path),
         {node.name: tuple(node.shape) for node in session.get_inputs()},
@@ -148,7 +150,6 @@ def export_onnx(
         plan.model.opset_imports[""],
         sum(len(expected) for _, expected in plan.checks),
         Differences.largest(parts),
-        fixed_batch,
     )
 
 
@@ -167,8 +168,6 @@ class _Plan:
 
 
 def _detector_alone(detector: Any, samples: Any) -> _Plan:
-    if detector is None:
-        raise ParameterError("there is no detector to export: pass a calibrated detector=...")
     detector = load(detector) if isinstance(detector, str | Path) else as_detector(detector)
     outputs = samples if samples is None or isinstance(samples, Outputs) else Outputs(samples)
     last_layer = None if outputs is None else outputs.head
@@ -219,8 +218,7 @@ def _fused(
     wrapped: Wrapped, samples: Any, input_shape: Sequence[int] | None, tolerance: float
 ) -> _Plan:
     runner, detector = wrapped.runner, wrapped.detector
-    if detector is None:
-        raise ParameterError("there is no detector to export: pass a calibrated detector=...")
+    assert detector is not None  # checked by `export_onnx`
     scorer_of(detector)  # raises early if there is none
     inputs = sample_inputs(runner, samples, input_shape)
     expected = run_samples(wrapped, inputs, input_shape if samples is None else None)
@@ -270,7 +268,7 @@ def _check_tail(
             maps = np.ones(rows.shape[2:], feed[name].dtype)
             feed[name] = feed[name][:, :, None, None] * maps
     by_input = zip(model.graph.inputs, feed.values(), strict=True)
-    session = session_of(to_bytes(model, {}))
+    session = open_session(to_bytes(model, {}))
     graph = run_graph(session, {value.name: rows for value, rows in by_input}, None)
     check_parity(graph, _expected(read, head, last_layer), detector, tolerance)
 
@@ -301,7 +299,6 @@ def _metadata(plan: _Plan) -> dict[str, str]:
         "nescio.confidence": first.confidence,
         "nescio.groups": calibration.by,
         "nescio.n_calibration": calibration.n_samples,
-        "nescio.inputs": [value.name for value in plan.model.graph.inputs],
         LABEL_NAMES_KEY: plan.label_names,
     }
     if runner is not None:

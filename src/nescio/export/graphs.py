@@ -9,7 +9,7 @@ import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ OPSET = 18
 LARGEST_FILE = 2**31 - 1
 """The number of bytes that one ONNX file can hold: the limit of its format."""
 
-_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+_LOGGERS = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
 _TRACED_ROWS = 3
 
 
@@ -259,16 +259,13 @@ def at_opset(model: Any, target: int, *, what: str) -> None:
     if own == target:
         return
     converter = require("onnxscript.version_converter", "onnx")
-    cause: Exception | None = None
-    try:
+    with _quiet(), suppress(Exception):  # the converters raise many kinds
         converter.convert_version(model, target, fallback=True)
-    except Exception as error:  # the converters raise many kinds
-        cause = error
-    if cause is not None or model.opset_imports.get("") != target:
+    if model.opset_imports.get("") != target:
         raise ExportError(
             f"{what} has opset {own} and could not be converted to {target}. Export it again "
             f"with an opset of {target}."
-        ) from cause
+        )
 
 
 def to_bytes(model: Any, metadata: Mapping[str, str]) -> bytes:
@@ -295,8 +292,8 @@ def check_size(size: int) -> None:
         raise ExportError(
             f"the graph would have {size / 1e9:.1f} GB, but an ONNX file can hold only 2 GB. "
             "External weight files are not supported: export only the detector (model=None; "
-            "without --model) and run it after the model. Or convert the model to float16, and "
-            "allow for its rounding (tolerance=0.01, --tolerance 0.01)."
+            "without --model), fitted with a smaller bank if it keeps training samples. Or convert "
+            "the model to float16, and allow for its rounding (tolerance=0.01, --tolerance 0.01)."
         )
 
 

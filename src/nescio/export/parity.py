@@ -8,31 +8,31 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nescio._validation import Array, to_float, to_numpy
+from nescio._validation import Array, to_numpy
 from nescio.calibration import LABEL_COUNT, TIE_TOLERANCE, TOP_LABEL
 from nescio.detectors import Detector
 from nescio.detectors.combined import Combined
 from nescio.errors import (
     ExportError,
-    FileFormatError,
     InputError,
     NescioWarning,
     ParameterError,
     ShapeError,
+    listed,
     require,
 )
-from nescio.models import Runner, Wrapped
+from nescio.models import Wrapped
 from nescio.models.inputs import n_rows
-from nescio.models.onnx_models import open_session
+from nescio.models.onnx_models import FLOATS, numbers_of
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
+from nescio.self_check import WORDS
 
 Floats = NDArray[np.float64]
 Feed = dict[str, Array]
@@ -40,7 +40,11 @@ Feed = dict[str, Array]
 
 _ROWS_AT_ONCE = 64
 _N_RANDOM = 12
-_FLOATS = ("tensor(float16)", "tensor(float)", "tensor(double)")
+IN_PYTHON = (
+    "Run the model in Python: wrapped(inputs) gives labels and verdicts. The detector alone can be "
+    "exported, export_onnx(None, path, detector=wrapped.detector); wrapped.outputs(inputs) has "
+    "what it takes."
+)
 _OPEN_SIZE = 32  # of a dimension that a graph leaves open
 _N_PROBES = 24
 _SCALES = (0.1, 1.0, 3.0, 10.0)
@@ -75,34 +79,35 @@ class Samples:
         return replace(self, feed={name: array[chosen] for name, array in self.feed.items()})
 
 
-def typed_samples(runner: Runner, samples: Any) -> Samples:
+def typed_samples(runner: Any, samples: Any) -> Samples:
     """Return samples in the types that the model takes; the first batch of an iterable."""
-    model: Any = runner
     data = samples if runner.takes(samples) else next(runner.batches(samples, _ROWS_AT_ONCE)).inputs
     if n_rows(data) < 1:
         raise ShapeError("samples have no rows.")
     if runner.kind == "onnx":
-        feed = {name: model.typed(name, part) for name, part in model.by_name(data).items()}
+        feed = {name: runner.typed(name, part) for name, part in runner.by_name(data).items()}
         return Samples(feed, by_name=True)
     if runner.kind == "sklearn":
+        words = list(data.select_dtypes(WORDS)) if hasattr(data, "select_dtypes") else []
         try:
-            matrix = to_float(to_numpy(data)).astype(np.float64)
+            if words:
+                raise InputError(f"the columns {listed(words)} hold words.")
+            matrix = numbers_of(data)
         except InputError as error:
             raise ExportError(
-                "a graph of a scikit-learn model takes one matrix of numbers, not words, texts or "
-                "a sparse matrix. Run this model in Python, wrapped."
+                f"a graph of scikit-learn takes one matrix of numbers, but {error} {IN_PYTHON}"
             ) from error
         return Samples({"input": matrix}, False, getattr(runner.model, "feature_names_in_", None))
     by_name = isinstance(data, Mapping) or runner.kind == "transformers"
     if isinstance(data, Mapping):
-        named = {name: data[name] for name in model.input_names(data)}
+        named = {name: data[name] for name in runner.input_names(data)}
     else:
         parts = data if isinstance(data, tuple) else (data,)
-        names = model.input_names() or _argument_names(runner.model, len(parts))
+        names = runner.input_names() or _argument_names(runner.model, len(parts))
         named = dict(zip(names, parts, strict=False))
     feed = {}
     for name, part in named.items():
-        tensor = model.placed(part)
+        tensor = runner.placed(part)
         if not isinstance(tensor, Tensor):
             raise ExportError(f"input {name!r} is {part!r}; a graph takes arrays and tensors only.")
         feed[name] = to_numpy(tensor)
@@ -117,16 +122,15 @@ def _argument_names(model: Any, count: int) -> tuple[str, ...]:
     return tuple(named[:count] if len(named) >= count else generic)
 
 
-def sample_inputs(runner: Runner, samples: Any, input_shape: Sequence[int] | None) -> Samples:
+def sample_inputs(runner: Any, samples: Any, input_shape: Sequence[int] | None) -> Samples:
     """Return samples for a classifier: enough rows to show that it takes any number of them."""
-    model: Any = runner
     if samples is None:
-        samples = _random_inputs(model, input_shape)
+        samples = _random_inputs(runner, input_shape)
     typed = typed_samples(runner, samples)
     preprocessing, shapes = runner.preprocessing, [array.shape for array in typed.feed.values()]
     if preprocessing is not None:
         size = preprocessing.size
-        takes = next(iter(model.input_shapes.values())) if runner.kind == "onnx" else shapes[0]
+        takes = next(iter(runner.input_shapes.values())) if runner.kind == "onnx" else shapes[0]
         fits = len(takes) == 4 and all(
             theirs == ours or not isinstance(theirs, int)
             for theirs, ours in zip(takes[1:], (3, size, size), strict=True)
@@ -150,7 +154,7 @@ def _random_inputs(runner: Any, input_shape: Sequence[int] | None) -> Any:
     if input_shape is not None:
         return _noise(rng, (_N_RANDOM, *input_shape))
     nodes = runner.session.get_inputs() if runner.kind == "onnx" else []
-    if not nodes or not all(node.type in _FLOATS for node in nodes):
+    if not nodes or not all(node.type in FLOATS for node in nodes):
         raise ExportError(
             "the model does not say what it takes. Pass a few real inputs (samples=..., "
             "--samples), or the shape of one input, such as 3,224,224 (input_shape=..., "
@@ -177,9 +181,10 @@ def run_samples(
     try:
         return wrapped.outputs(samples.data, batch_size=_ROWS_AT_ONCE)
     except InputError as error:
-        if input_shape is None or error.__cause__ is None:  # it is not the model that failed
+        cause = error if isinstance(error, ShapeError) else error.__cause__
+        if input_shape is None or cause is None:  # it is not the model that failed
             raise
-        reason = str(error.__cause__).strip().partition("\n")[0].rstrip(".")
+        reason = str(cause).strip().partition("\n")[0].rstrip(".")
         raise InputError(
             f"the model failed on random inputs of the shape {','.join(map(str, input_shape))}: "
             f"{reason}. The shape must be that of one input, without the batch (input_shape=..., "
@@ -217,14 +222,6 @@ class Differences:
         return cls(logits, probs, score, p_value, verdicts)
 
 
-def session_of(graph: bytes | Path) -> Any:
-    """Return a session on the CPU; raise if onnxruntime cannot load what was exported."""
-    try:
-        return open_session(graph)
-    except FileFormatError as error:
-        raise ExportError(f"onnxruntime cannot load the graph: {error}") from error
-
-
 def probes_of(detector: Detector, shapes: Mapping[str, tuple[int, Any]]) -> dict[str, Array]:
     """Return rows (of these columns and dtypes) where rounding and infinities matter most."""
     rng = np.random.default_rng(0)
@@ -243,11 +240,9 @@ def probes_of(detector: Detector, shapes: Mapping[str, tuple[int, Any]]) -> dict
 
 def _center(detector: Detector, n_columns: int) -> Array | float:
     """Return where the features lie, if the detector or a part of it has learned that."""
-    for part in (detector, *getattr(detector, "detectors_", ())):
-        center: Array | None = getattr(part, "center_", None)
-        if center is not None and center.shape == (n_columns,):
-            return center
-    return 0.0
+    parts = (detector, *getattr(detector, "detectors_", ()))
+    centers = (getattr(part, "center_", 0.0) for part in parts)
+    return next((center for center in centers if np.shape(center) == (n_columns,)), 0.0)
 
 
 def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None) -> Feed:
@@ -259,16 +254,15 @@ def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None)
     n_samples = len(next(iter(feed.values())))
     bounds = [0, *range(rows_at_once or 1, n_samples, rows_at_once or _ROWS_AT_ONCE)]
     names = [output.name for output in session.get_outputs()]
-    parts: dict[str, list[Array]] = {name: [] for name in names}
+    parts = []
     for start, end in zip(bounds, [*bounds[1:], n_samples], strict=True):
+        rows = {name: array[start:end] for name, array in feed.items()}
         try:
-            arrays = session.run(names, {name: array[start:end] for name, array in feed.items()})
+            parts.append(session.run(names, rows))
         except Exception as error:  # onnxruntime's errors have no common class
             reason = str(error).strip().partition("\n")[0]
             raise ExportError(f"the graph cannot run on {end - start} samples: {reason}") from error
-        for name, array in zip(names, arrays, strict=True):
-            parts[name].append(array)
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    return dict(zip(names, map(np.concatenate, zip(*parts, strict=True)), strict=True))
 
 
 def check_parity(
@@ -296,7 +290,7 @@ def check_parity(
     judge = copy.copy(detector).set_params(nonfinite="out")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NescioWarning)
-        wanted = judge.assess(expected)
+        wanted = judge.assess(expected, from_probs=False)
     logits = expected.logits
     low, high = _score_range(judge, expected, wanted.scores)
     score = np.fmin(np.fmax(graph["score"], low), high)  # the nearest one that is right
@@ -370,7 +364,7 @@ def _refusal(
         f"the graph does not compute what Python computes: {name} of sample {place[0]} is "
         f"{graph[place]!s} in the graph and {python[place]!s} in Python, and the allowed "
         f"difference is {tolerance:g} (relative to the value, if above 1). Nothing was written. If "
-        "the model is correct, the cause may be rounding, of float16 above all: allow more "
+        "the model is correct, the cause may be rounding, of float16 or of skl2onnx: allow more "
         "(tolerance=0.01, --tolerance 0.01). A model that branches on the values of its input in "
         "Python, or that keeps state between calls, cannot become a graph."
     )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import OneToOneFeatureMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import (
     BaseEnsemble,
@@ -25,9 +26,11 @@ from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
+from sklearn.utils import get_tags
 
 from nescio._validation import Array
 from nescio.errors import ExportError, require
+from nescio.export.parity import IN_PYTHON
 from nescio.models.base import PREPARED
 from nescio.models.onnx_models import open_session
 from nescio.models.sklearn_models import SklearnRunner, split_steps
@@ -36,7 +39,6 @@ from nescio.outputs.outputs import INPUT, PENULTIMATE
 
 _BOOSTING = GradientBoostingClassifier | HistGradientBoostingClassifier
 _FORESTS = DecisionTreeClassifier | RandomForestClassifier | ExtraTreesClassifier
-_IN_PYTHON = "Run the model in Python, wrapped, and export only the detector (model=None)."
 
 
 def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[Any, list[str]]:
@@ -49,13 +51,16 @@ def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[A
         categorical = getattr(part, "is_categorical_", None) is not None
         if categorical or isinstance(part, ClassifierChain):
             name = type(part).__name__ + " with categorical features" * categorical
-            raise ExportError(f"a {name} cannot become a graph. {_IN_PYTHON}")
+            raise ExportError(f"a {name} cannot become a graph. {IN_PYTHON}")
     tensors = {INPUT: input_name, PENULTIMATE: nodes.after(steps, input_name)}
     if PREPARED in runner.layers:
         before, last = split_steps(runner.prepare)
         tensors[PREPARED] = nodes.after([*before, last], input_name)
-    add = nodes.probs if runner.from_probs else nodes.decisions
-    names = [add(parts, tensors[PENULTIMATE]), *(tensors[layer] for layer in runner.layers)]
+    logits = (nodes.probs if runner.from_probs else nodes.decisions)(parts, tensors[PENULTIMATE])
+    if not all(isinstance(part, HistGradientBoostingClassifier) for part in parts):
+        takes_nan = all(isinstance(part, _FORESTS) for part in parts)
+        logits = nodes.or_nan(logits, tensors[PENULTIMATE], takes_nan=takes_nan)
+    names = [logits, *(tensors[layer] for layer in runner.layers)]
     outputs = [nodes.add("Identity", name) for name in names]  # no output may be an input
     return nodes.graph(input_name, runner.model.n_features_in_, outputs), outputs
 
@@ -107,8 +112,18 @@ class _Nodes:
             elif isinstance(step, StandardScaler) and step.with_mean and step.with_std:
                 tensor = self.add("Div", self.add("Sub", tensor, step.mean_), step.scale_)
             else:
-                tensor = self._converted(step, tensor)
+                made, takes_nan = self._converted(step, tensor), get_tags(step).input_tags.allow_nan
+                if takes_nan and isinstance(step, OneToOneFeatureMixin):  # which skl2onnx may fill
+                    made = self.add("Where", self.add("IsNaN", tensor), tensor, made)
+                tensor = self.or_nan(made, tensor, takes_nan=takes_nan)
         return tensor
+
+    def or_nan(self, result: str, tensor: str, *, takes_nan: bool) -> str:
+        """Return a result with NaN in the rows of a tensor for which scikit-learn raises."""
+        nothing = self.add("Mul", tensor, np.zeros(1))  # NaN of infinity too
+        if takes_nan:
+            nothing = self.add("Where", self.add("IsNaN", tensor), np.zeros(1), nothing)
+        return self.add("Add", result, self.add("ReduceSum", nothing, np.array([1])))
 
     def _column_transformer(self, transformer: ColumnTransformer, tensor: str) -> str:
         columns, parts = transformer._transformer_to_input_indices, []
@@ -130,8 +145,6 @@ class _Nodes:
         return self.add("Concat", filled, self._double(flags), axis=1)
 
     def _table_features(self, features: TableFeatures, tensor: str) -> str:
-        if features.words_:
-            raise ExportError("the table has columns of words, but a graph takes numbers only.")
         kept = np.array(features.kept_, np.int64)
         if features.columns is not None:
             kept = np.array([self.columns.index(str(name)) for name in features.columns])[kept]
@@ -231,7 +244,7 @@ class _Nodes:
         else:
             raise ExportError(
                 f"skl2onnx cannot convert this {type(estimator).__name__}: {str(cause)[:200]}. "
-                f"{_IN_PYTHON}"
+                f"{IN_PYTHON}"
             ) from cause
         part = self.onnx.compose.add_prefix(part, f"part_{len(self.nodes)}/")
         kind = getattr(self.onnx.TensorProto, number.upper())
@@ -252,6 +265,7 @@ class _Nodes:
         del part.graph.output[:-1]  # predicted labels, which not every runtime computes
         pruned = self.ir.from_proto(part)
         self.ir.passes.common.RemoveUnusedNodesPass()(pruned)
+        self.ir.passes.common.InlinePass()(pruned)  # only the nodes are taken from this graph
         return self.ir.to_proto(pruned)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from nescio._io.files import existing_file
 from nescio._threads import cpu_limit
-from nescio._validation import Array, is_frame, is_torch, to_numpy
+from nescio._validation import Array, is_frame, is_torch, to_float, to_numpy
 from nescio.errors import (
     FileFormatError,
     InputError,
@@ -48,7 +48,7 @@ DTYPES: dict[str, Any] = {
 }
 """NumPy's type for each of onnxruntime's types that are supported."""
 
-_FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
+FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 
 
 class OnnxRunner(Runner):
@@ -128,7 +128,7 @@ class OnnxRunner(Runner):
     # --- outputs ---
 
     def _logits_name(self, output: Any) -> str:
-        floats = {name: node for name, node in self._outputs.items() if node.type in _FLOATS}
+        floats = {name: node for name, node in self._outputs.items() if node.type in FLOATS}
         matrices = [str(name) for name, n in floats.items() if not n.shape or len(n.shape) == 2]
         if output in matrices:
             return str(output)
@@ -269,8 +269,7 @@ class OnnxRunner(Runner):
                 f"the table lacks the columns {listed(missing)} of the model. It has "
                 f"{listed(list(map(str, frame.columns)))}."
             )
-        array: Array = frame[list(self.columns)].to_numpy()
-        return array.astype(np.float64) if array.dtype.kind in "Oiub" else array
+        return numbers_of(frame[list(self.columns)])
 
     def typed(self, name: str, part: Any) -> Array:
         """Return an input in the graph's type; integers may become floats, but not vice versa."""
@@ -295,10 +294,6 @@ class OnnxRunner(Runner):
 
     def content_hash(self) -> str:
         """Return a hash of the file."""
-        return self._content_hash
-
-    @cached_property
-    def _content_hash(self) -> str:
         return content_hash(self.path)
 
     def describe(self) -> dict[str, Any]:
@@ -310,6 +305,16 @@ class OnnxRunner(Runner):
             "device": "cpu" if self.device is None else str(self.device).partition(":")[0],
             "onnxruntime_version": require("onnxruntime", "onnx").__version__,
         }
+
+
+def numbers_of(table: Any) -> Array:
+    """Return a data frame or an array of numbers as float64; what is missing is NaN."""
+    if hasattr(table, "select_dtypes"):  # of pandas, whose columns differ in type
+        try:
+            return np.array(table.to_numpy(np.float64, na_value=np.nan))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the table must hold numbers: {error}.") from error
+    return to_float(to_numpy(table), "samples").astype(np.float64)
 
 
 def open_session(graph: Path | bytes, device: Any = None, *, threads: int | None = None) -> Any:
