@@ -108,8 +108,8 @@ class ColumnRange(NamedTuple):
     low, high : float
         The ends of the usual range. NaN for a word, which is then rare or new.
     excess : float
-        How far the value is outside of the range, in units of the range; 0 within it. The distance
-        to the mean is compared by its logarithm.
+        How far the value is outside of the range, in tails: how far the most extreme 1 % of the
+        known values reach; 0 within it. The distance to the mean is compared by its logarithm.
 
     Examples
     --------
@@ -664,8 +664,8 @@ class RangesExplanation(ExplainedVerdicts):
     features : array of shape (n_samples, n_columns)
         Its values.
     compare : callable
-        Returns for rows of them the distances to the mean and to the range, both in ranges, of
-        shape (n_samples, n_columns), and then of the whole rows, of shape (n_samples,).
+        Returns for rows of them the distances to the mean, in ranges, and to the range, in tails,
+        of shape (n_samples, n_columns), and then of the whole rows, of shape (n_samples,).
     whole_range : array of shape (2,)
         The usual distance of a whole row to the mean: the smallest and the largest.
     low, high : array of shape (n_columns,)

@@ -119,16 +119,22 @@ def out_of_range(held_out, layer="features"):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_the_excess_is_in_units_of_the_range(rng, dtype):
-    guard, rows = out_of_range(rng.normal(3, [1, 5], (200, 2)).astype(dtype))
-    low, high = rows.min(0).astype(float), rows.max(0).astype(float)
-    length = np.sqrt((((rows - rows.mean(0)) / (high - low)) ** 2).mean(1))
-    new = np.array([[high[0] + 2 * (high - low)[0], 3], [3.0, low[1] - (high - low)[1]]])
-    moved = np.log(np.sqrt((((new - rows.mean(0)) / (high - low)) ** 2).mean(1)))
-    beyond = (moved - np.log(length.max())) / np.log(length.max() / length.min())
-    expected = -100 * np.sqrt(np.array([2**2, 1**2]) / 2 + beyond**2)
-    np.testing.assert_allclose(guard.score_samples(new), expected, rtol=1e-3)
-    np.testing.assert_array_equal(guard.score_samples(rows), 0.0)
+def test_the_excess_is_in_tails_of_the_column(rng, dtype):
+    guard, rows = out_of_range(rng.gamma(2, [1, 5], (800, 2)).astype(dtype))
+    rows = rows.astype(float)
+    low, high = rows.min(0), rows.max(0)
+    inner = np.quantile(rows, (0.05, 0.95), axis=0)  # 20 of 400 rows
+    lower, upper = inner[0] - low, high - inner[1]
+
+    def log_lengths(rows_):
+        return np.log(np.sqrt((((rows_ - rows.mean(0)) / (high - low)) ** 2).mean(1)))
+
+    usual = log_lengths(rows)
+    new = np.array([[high[0] + 2 * upper[0], rows[0, 1]], [rows[0, 0], low[1] - 90 * lower[1]]])
+    beyond = (log_lengths(new) - usual.max()).clip(0) / (usual.max() - np.quantile(usual, 0.95))
+    expected = -100 * np.sqrt(np.array([2**2, 90**2]) / 2 + beyond**2)
+    np.testing.assert_allclose(guard.score_samples(new), expected, rtol=2e-3)
+    np.testing.assert_array_equal(guard.score_samples(rows.astype(dtype)), 0.0)
 
 
 def test_the_ranges_are_those_of_training_data_if_there_is_any(rng):

@@ -53,7 +53,8 @@ def test_a_column_that_is_mostly_small_counts_by_its_logarithm(rng):
     visits = rng.negative_binomial(1, 0.25, 500).astype(float)
     x = np.stack([incomes, sizes, visits], axis=1)
     features = TableFeatures().fit(x)
-    np.testing.assert_allclose(features.bends_, [incomes.min(), 0, 1])
+    # Counts have zeros, which are close to 1; from incomes without any, 0 is far.
+    np.testing.assert_allclose(features.bends_, [np.median(incomes) / 1000, 0, 1])
 
     def moved(*row):
         known = features.transform(x)[:, :3]
@@ -62,11 +63,12 @@ def test_a_column_that_is_mostly_small_counts_by_its_logarithm(rng):
 
     usual = moved(20_000, 170, 2)
     assert ((usual > 0) & (usual < 1)).all()
-    low, _, few = moved(incomes.min() / 1000, 160, 0)
-    assert low == pytest.approx(moved(0, 160, 0)[0], abs=0.01)
-    assert low < -0.1  # of the values as they are, it is -0.003
+    low, _, few = moved(0, 160, 0)
+    assert low < -0.4  # of the values as they are, it is -0.003
     assert few == 0
-    assert moved(-incomes.min(), 160, -1)[[0, 2]] == pytest.approx([2 * low, -0.3], abs=0.05)
+    negative = moved(-np.median(incomes) / 1000, 160, -1)
+    assert negative[0] < low - 0.1
+    assert negative[2] == pytest.approx(-0.3, abs=0.05)
     known = in_units(features.units(), features.transform(x))
     np.testing.assert_allclose(known, x, atol=1e-9)
 

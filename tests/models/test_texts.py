@@ -269,8 +269,6 @@ def test_frames_and_mappings_are_not_texts(model, pipeline):
     column = pd.Series(["red", None, "cat"], index=[2, 7, 1])  # rows count by position
     with pytest.raises(InputError, match=r"1 of 3 inputs are not texts: rows 1 \(row 1 is nan\)"):
         ns.wrap(pipeline).outputs(column)
-    with pytest.raises(InputError, match=r"One row of a table is frame\.iloc\[\[row\]\]\.$"):
-        ns.wrap(pipeline).outputs(pd.Series([1.5, "red"]))
 
 
 def test_models_and_tokenizers_that_do_not_fit(model, graph):

@@ -407,8 +407,8 @@ class OutOfRange(FeatureDetector):
         """Return distances to the mean, in ranges, and to the range, in tails; then of rows."""
         moved = self._moved(rows)
         excess = _beyond(moved, self._moved(self.low_), self._moved(self.high_), self.tails_)
-        lengths = _log_lengths(moved)
-        return moved, excess, exp(lengths), _beyond(lengths, *self.lengths_, self.length_tails_)
+        lengths, (low, high) = _log_lengths(moved), self.lengths_
+        return moved, excess, exp(lengths), _beyond(lengths, low, high, self.length_tails_)
 
     def _explain(self, decided: Decided) -> RangesExplanation:
         data, of_labels = decided.data, self.layer == "logits"
@@ -447,7 +447,8 @@ def _tails(values: Matrix, low: Any, high: Any) -> Matrix:
     inner = np.hstack([np.quantile(block, (share, 1 - share), axis=0) for block in blocks])
     width = inner[1] - inner[0]
     shortest = _SHORTEST_TAIL * np.where(width > 0, width, high - low)
-    return np.maximum([inner[0] - low, high - inner[1]], shortest)
+    tails: Matrix = np.maximum([inner[0] - low, high - inner[1]], shortest)
+    return tails
 
 
 def _beyond(values: Any, low: Any, high: Any, tails: Any) -> Any:

@@ -151,7 +151,7 @@ class ColumnRange(Struct):
     value: float | str | None
     low: Annotated[float | None, Meta(description="The smallest usual value; null for a word.")]
     high: Annotated[float | None, Meta(description="The largest usual value; null for a word.")]
-    excess: Annotated[float | None, Meta(description="How far it is outside, in ranges.")]
+    excess: Annotated[float | None, Meta(description="How far it is outside, in tails.")]
 
 
 class Explanation(Struct):
