@@ -15,7 +15,7 @@ from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.errors import BlindSpotWarning, MissingInputError, NonFiniteError, ParameterError
 from nescio.models.inputs import changeable
-from nescio.self_check import FAULTS, IMAGES, NUMBERS, TEXTS, warn_of_blind_spots
+from nescio.self_check import FAULTS, IMAGES, NUMBERS, TABLES, TEXTS, warn_of_blind_spots
 
 TRAIN, HELD_OUT = make_outputs(600, seed=0), make_outputs(600, seed=1)
 
@@ -97,6 +97,24 @@ def test_the_faults_are_what_they_say(rng):
     assert [sorted(text.split()) for text in faulty(TEXTS, "shuffled", texts)] == [
         sorted(text.split()) for text in texts
     ]
+
+
+def test_another_unit_is_tried_in_columns_that_it_moves_out_of_their_range(rng):
+    frame = pytest.importorskip("pandas").DataFrame(
+        {
+            "balance": rng.normal(0, 9, 60),  # a thousandth of it is ordinary
+            "age": rng.uniform(18, 90, 60),
+            "height": np.where(rng.random(60) < 0.2, np.nan, rng.uniform(100, 200, 60)),
+        }
+    )
+    small, large = (FAULTS[TABLES][f"unit {by} 1000"][1](frame, rng) for by in "/x")
+    assert (small["balance"] == frame["balance"]).all()
+    np.testing.assert_allclose(small["age"][::2], frame["age"][::2] / 1000)
+    np.testing.assert_allclose(small["height"][1::2], frame["height"][1::2] / 1000)
+    assert (small["age"][1::2] == frame["age"][1::2]).all()
+    np.testing.assert_allclose(large["balance"][::3], frame["balance"][::3] * 1000)
+    same = FAULTS[TABLES]["unit / 1000"][1](frame[["balance"]], rng)
+    assert (same["balance"] == frame["balance"]).all()
 
 
 # --- detectors ------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ MOST_ROWS = 1_000
 
 _FEWEST_ROWS = 100  # that tell a correlation from chance
 _CORRELATED = 0.25
-_SEEN = 0.5  # the share that is flagged of a fault that counts as seen
+_SEEN, _ALL_SEEN = 0.5, 0.95  # the share that is flagged of a fault that counts as seen; partly
 _FAR = 5  # standard deviations
 _LARGEST = 20  # images with larger values are taken to be on the scale from 0 to 255
 _SCALED, _SHUFFLED, _MIRRORED, _NOISE = "x 10", "shuffled", "mirrored", "noise"
@@ -144,8 +144,10 @@ class SelfCheck(Result):
                 "change": list(self.changes.values()),
                 "flagged": [f"{share:.0%}" for share in self.flagged.values()],
                 "": [
-                    word("NOT SEEN", "out") if fault in through else word("seen", "in")
-                    for fault in self.flagged
+                    word("NOT SEEN", "out")
+                    if fault in through
+                    else word("seen" if share >= _ALL_SEEN else "partly", "in")
+                    for fault, share in self.flagged.items()
                 ],
             },
             notes=notes,
@@ -243,9 +245,14 @@ def _of_numbers(make: Make, frame: Any, rng: Generator) -> Any:
 
 
 def _one_column(factor: float, rows: Array, _: Generator) -> Array:
-    """Return rows with one column in another unit: in each row the next one."""
-    place = np.arange(len(rows))[:, None] % max(1, rows.shape[1])
-    return np.where(np.arange(rows.shape[1]) == place, rows * factor, rows)
+    """Return rows with one column in another unit: in each row the next that leaves its range."""
+    changed = rows * factor
+    outside = (changed < rows.min(0)) | (changed > rows.max(0))
+    places = np.flatnonzero(outside.mean(0) > 0.5)
+    if not len(places):
+        return rows
+    place = places[np.arange(len(rows)) % len(places)]
+    return np.where(np.arange(rows.shape[1]) == place[:, None], changed, rows)
 
 
 def _new_words(frame: Any, _: Generator) -> Any:
@@ -275,7 +282,9 @@ def _changed(make: Make, rng: Generator, values: Any) -> Any:
     if not isinstance(values, np.ndarray):
         return make(values, rng)
     finite = np.isfinite(values)
-    return np.where(finite, make(np.where(finite, values, 0), rng), values)
+    means = np.where(finite, values, 0).sum(0) / np.maximum(finite.sum(0), 1)
+    known = np.where(finite, values, means.astype(values.dtype))
+    return np.where(finite, make(known, rng), values)
 
 
 def check_faults(
