@@ -169,6 +169,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def _learn(self, arrays: Arrays) -> None:
         """Learn from the arrays in `learns_from` and set attributes named in `learned`."""
 
+    def _adapt(self, arrays: Arrays) -> None:
+        """As a part of `Combined`, see the held-out rows that it will be compared with."""
+
     def _learn_held_out(self, arrays: Arrays) -> None:
         """Learn from held-out data, which sets no threshold; set attributes named in `learned`."""
 

@@ -172,6 +172,7 @@ class Combined(Detector):
         with warnings.catch_warnings():
             # What ties of a part do to the combined score shows in the ties of that.
             warnings.simplefilter("ignore", TiedScoresWarning)
+            part._adapt(arrays)
             # The threshold of a part decides nothing; few samples need not be an error.
             return part.calibrate(arrays, tpr=min(self.tpr, n_samples / (n_samples + 1)))
 

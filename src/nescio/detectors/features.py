@@ -319,10 +319,14 @@ class OutOfRange(FeatureDetector):
         The range, high - low; for a column that is constant, the median range of the others.
     tails_ : array of shape (2, n_columns)
         The lower and the upper tail of each column, in units of its range.
+    units_ : array of shape (2, n_columns)
+        What distances are compared with: the tails. As a part of `combined`, how far held-out
+        values lie outside of the range, if that is more: an outlier of one column, such as an age
+        of 999, would otherwise hide what is wrong with the others.
     lengths_ : array of shape (2,)
         The smallest and the largest logarithm of a known row's length.
-    length_tails_ : array of shape (2,)
-        Their tails.
+    length_tails_, length_units_ : array of shape (2,)
+        Their tails and units.
 
     Examples
     --------
@@ -340,8 +344,10 @@ class OutOfRange(FeatureDetector):
         "mean_": "float features",
         "scale_": "float features",
         "tails_": "float ends features",
+        "units_": "float ends features",
         "lengths_": "float ends",
         "length_tails_": "float ends",
+        "length_units_": "float ends",
     }
     traceable = True
 
@@ -354,7 +360,7 @@ class OutOfRange(FeatureDetector):
     @property
     def usual_outliers(self) -> float:
         """Ranges of a part of the held-out data are narrower: what is outside is no outlier."""
-        return 0.0 if self.held_out else 0.005
+        return 0.0 if self.held_out else 0.002
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -393,6 +399,14 @@ class OutOfRange(FeatureDetector):
         self.lengths_ = np.ravel(_widened(low, high))
         same = low == high
         self.length_tails_ = np.where(same, 1.0, _tails(lengths, low, high)).ravel()
+        self.units_, self.length_units_ = self.tails_, self.length_tails_
+
+    def _adapt(self, arrays: Arrays) -> None:
+        if not self.held_out:
+            moved = self._moved(arrays[self.layer].astype(np.float64))
+            ends = self._moved(self.low_), self._moved(self.high_)
+            self.units_ = _at_least(self.tails_, moved, *ends)
+            self.length_units_ = _at_least(self.length_tails_, _log_lengths(moved), *self.lengths_)
 
     def _score(self, arrays: Arrays) -> Array:
         def score(rows: Any) -> Any:
@@ -406,9 +420,9 @@ class OutOfRange(FeatureDetector):
     def _compared(self, rows: Any) -> tuple[Any, Any, Any, Any]:
         """Return distances to the mean, in ranges, and to the range, in tails; then of rows."""
         moved = self._moved(rows)
-        excess = _beyond(moved, self._moved(self.low_), self._moved(self.high_), self.tails_)
+        excess = _beyond(moved, self._moved(self.low_), self._moved(self.high_), self.units_)
         lengths, (low, high) = _log_lengths(moved), self.lengths_
-        return moved, excess, exp(lengths), _beyond(lengths, low, high, self.length_tails_)
+        return moved, excess, exp(lengths), _beyond(lengths, low, high, self.length_units_)
 
     def _explain(self, decided: Decided) -> RangesExplanation:
         data, of_labels = decided.data, self.layer == "logits"
@@ -429,7 +443,7 @@ class OutOfRange(FeatureDetector):
 
     def _check_learned(self) -> None:
         low, high = self.lengths_
-        positive = (self.scale_, self.tails_, self.length_tails_, high - low)
+        positive = (self.scale_, self.units_, self.length_units_, high - low)
         if not all((sizes > 0).all() for sizes in positive):
             raise ValueError("its ranges are not positive")
 
@@ -451,9 +465,14 @@ def _tails(values: Matrix, low: Any, high: Any) -> Matrix:
     return tails
 
 
-def _beyond(values: Any, low: Any, high: Any, tails: Any) -> Any:
-    """Return how far values are above (or, negative, below) a range, in units of its tails."""
-    return (values - high).clip(min=0) / tails[1] - (low - values).clip(min=0) / tails[0]
+def _at_least(tails: Matrix, values: Matrix, low: Any, high: Any) -> Matrix:
+    """Return how far values lie outside of a range, and at least its tails."""
+    return np.maximum(tails, [low - values.min(0), values.max(0) - high])
+
+
+def _beyond(values: Any, low: Any, high: Any, units: Any) -> Any:
+    """Return how far values are above (or, negative, below) a range, in units of each end."""
+    return (values - high).clip(min=0) / units[1] - (low - values).clip(min=0) / units[0]
 
 
 def _log_lengths(moved: Any) -> Any:
