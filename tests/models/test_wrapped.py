@@ -333,6 +333,10 @@ def test_the_default_learns_from_features_if_there_are_labels():
     assert guarded(inputs[:5]).in_distribution.shape == (5,)
     with pytest.warns(ns.errors.DefaultDetectorWarning, match="have no labels"):
         assert not ns.wrap(model).fit(inputs[:400]).detector.learns_from
+    lost = ns.wrap(model)
+    lost.fit(inputs[:400], labels[:400])  # as scikit-learn's users do
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="Keep its result: wrapped = wrapped"):
+        lost.calibrate(inputs[400:])
 
 
 def test_the_default_guards_an_input_that_the_layers_do_not_show():

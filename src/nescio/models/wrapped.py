@@ -38,6 +38,7 @@ from nescio.detectors.combined import (
     default_detector,
 )
 from nescio.errors import (
+    DefaultDetectorWarning,
     InputError,
     LabelMismatchError,
     MissingInputError,
@@ -184,6 +185,7 @@ class Wrapped:
         self.runner = runner
         self.detector = detector
         self._default = default
+        self._was_fitted = False
         self.checked: SelfCheck | None = None
         if detector is not None:
             self.runner = with_layers(runner, detector)
@@ -390,6 +392,7 @@ class Wrapped:
             runner.fitted_to(train), train, labels, batch_size
         )
         default = default_detector(outputs, no_features=obstacle)
+        self._was_fitted = True
         return Wrapped(ready.runner, default.detector.fit(outputs, from_probs=False), default)
 
     def _outputs_with_features(
@@ -472,6 +475,12 @@ class Wrapped:
         check_order(held_out, groups=groups)
         model, detector, default = self, copy.deepcopy(self.detector), self._default
         if detector is None:
+            if self._was_fitted:
+                warn(
+                    "fit returns a new model, and what it has learned is not used here. Keep its "
+                    "result: wrapped = wrapped.fit(train, labels).calibrate(held_out).",
+                    DefaultDetectorWarning,
+                )
             model, outputs, _ = self._outputs_with_features(self.runner, held_out, None, batch_size)
         else:
             outputs = self.outputs(held_out, batch_size=batch_size)
