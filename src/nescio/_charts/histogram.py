@@ -35,7 +35,9 @@ class Histogram:
         The range is extended by at most its width to each side, to show most of the further scores.
         """
         finite, limits = (part[np.isfinite(part)] for part in (scores, np.array(thresholds)))
-        log = _is_skewed(finite, thresholds)
+        # Scores such as energies would fall into a few bins of a linear axis.
+        small, usual = np.quantile(finite, (0.01, 0.5))
+        log = min(float(finite.min()), *thresholds) > 0 and bool(usual / small > _SKEWED)
         forward = np.log10 if log else np.asarray
         low, high = _range(forward(finite), forward(limits).tolist())
         ends, width = [low, high], high - low
@@ -67,12 +69,6 @@ class Histogram:
     def steps(self, heights: Values) -> tuple[Values, Values]:
         """Return the outline of bars of these heights."""
         return np.repeat(self.edges, 2)[1:-1], np.repeat(heights, 2)
-
-
-def _is_skewed(scores: Values, thresholds: Sequence[float]) -> bool:
-    """Return whether scores, such as energies, would fall into a few bins of a linear axis."""
-    low, middle = np.quantile(scores, (0.01, 0.5))
-    return min(float(scores.min()), *thresholds) > 0 and bool(middle / low > _SKEWED)
 
 
 def _range(scores: Values, thresholds: list[float]) -> tuple[float, float]:

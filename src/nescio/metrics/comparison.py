@@ -101,10 +101,6 @@ class Evaluation(Result):
         `aupr` at a ratio of `id_to_ood` ID samples per OOD sample.
     fpr_ood_positive, aupr_ood_positive : Estimate
         The measures of the other convention, with OOD as the positive side.
-    n_id, n_ood : int
-        The number of ID and OOD samples.
-    tpr, id_to_ood, confidence : float
-        The parameters that `evaluate` was called with.
     """
 
     index_column = "measure"

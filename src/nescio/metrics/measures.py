@@ -300,16 +300,8 @@ def aupr_ood_positive(id_scores: Any, ood_scores: Any) -> float:
 class AurocDifference:
     """The result of DeLong's test for the AUROC of two detectors, a and b.
 
-    Attributes
-    ----------
-    auroc_a, auroc_b : float
-        The AUROC of each detector.
-    difference : float
-        `auroc_a - auroc_b`.
-    standard_error : float
-        The standard error of the difference.
-    p_value : float
-        The two-sided p-value of the hypothesis that both detectors have the same AUROC.
+    `difference` is `auroc_a - auroc_b`, with its standard error. The p-value is two-sided: of the
+    hypothesis that both detectors have the same AUROC.
     """
 
     auroc_a: float

@@ -22,7 +22,7 @@ from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place, Trace
-from nescio.monitor.report import headline, summary, view
+from nescio.monitor.report import CARD_WIDTH, headline, monitor_figures, summary
 from nescio.monitor.windows import ControlChart, Window
 
 Codes = NDArray[np.intp]
@@ -266,7 +266,12 @@ class Monitor(Result):
         return summary(self)
 
     def _view(self) -> View:
-        return view(self)
+        title, _, text = self.summary().partition("\n")
+        if not self.n_samples:
+            return View(title, text)
+        return View(
+            title, text, charts=lambda: [drawn for *_, drawn in monitor_figures(self, CARD_WIDTH)]
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything that is known about the stream so far, for JSON."""
