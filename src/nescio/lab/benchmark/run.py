@@ -510,14 +510,18 @@ def make_pipelines(
     watch: Watch = unwatched,
 ) -> list[Pipeline]:
     """Return one pipeline per set and seed; raise if data or network cannot be used."""
+
+    def indexed(source: BenchmarkSet, address: str, part: str | None = None) -> Split:
+        whole = load(address, split=part, skip_bad=source.skip_bad)
+        return whole.sample(spec.limit or len(whole), seed=0)
+
     cache = Path(folder) / "cache"
     sets = []
     with watch("reading the data sets", len(spec.sets)) as advance:
         for source in spec.sets:
-            indexed = partial(_indexed, spec.limit, source.skip_bad)
             parts = (spec.split_name(source, part) for part in ("train", "val", "test"))
-            train, val, test = (indexed(source.data, part) for part in parts)
-            ood = {name: indexed(address) for name, address in source.ood.items()}
+            train, val, test = (indexed(source, source.data, part) for part in parts)
+            ood = {name: indexed(source, address) for name, address in source.ood.items()}
             sets.append(LoadedSet(source, train, val, test, ood))
             advance(1)
     sets = checked_sets(sets, cache, watch)
@@ -548,11 +552,6 @@ def make_pipelines(
             with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
                 initial_checkpoint(pipeline.settings, pipeline.data.train.label_names or ())
     return pipelines
-
-
-def _indexed(limit: int, skip_bad: bool, address: str, split: str | None = None) -> Split:
-    whole = load(address, split=split, skip_bad=skip_bad)
-    return whole.sample(limit or len(whole), seed=0)
 
 
 def _key(facts: Mapping[str, Any]) -> str:

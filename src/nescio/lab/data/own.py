@@ -132,8 +132,6 @@ def load_table(path: str | Path, split: str = "", *, skip_bad: bool = False) -> 
         A `.csv` (UTF-8, commas, with a header) or `.parquet` file.
     split : str, default ""
         The rows to use, if there is a column `split`.
-    skip_bad : bool, default False
-        As for `load`.
 
     Examples
     --------

@@ -123,7 +123,7 @@ def build_network(
     n_hidden: int = HIDDEN_UNITS,
     features: str | None = None,
 ) -> nn.Module:
-    """Build a network by its name: a module from images to logits.
+    """Build a network from images to logits by its name: a `Network`, or your own module.
 
     The same name and sizes give the same state-dict names and shapes, whatever the weights.
 
@@ -145,11 +145,6 @@ def build_network(
         Units of the head's first layer. Your own network has no such head.
     features : str, optional
         For your own network: the dotted name of the layer whose output is the features.
-
-    Returns
-    -------
-    Module
-        A `Network`, or your own module as the factory built it.
 
     Examples
     --------

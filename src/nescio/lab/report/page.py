@@ -333,17 +333,15 @@ def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> s
     best, fpr = next(iter(fprs.items()))
     leading = [name for name in pair if name in fprs]
     places = [
-        f"{name} lets {fprs[name]} % through (place {_place(fprs, name)})" for name in leading
+        f"{name} lets {fprs[name]} % through "
+        f"(place {1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values())})"
+        for name in leading
     ]
     leads = any(fprs[name].printed == fpr.printed for name in leading)
     over = f" over {fpr.n} seeds" if fpr.n > 1 else ""
     said = f"{', '.join(places)} of {counted(len(fprs), 'detector')} ({fpr_name}{over})."
     hindsight = "" if leads else f"In hindsight, {best} is the best, with {fpr} %{over}."
     return " ".join(filter(None, (said if places else "", hindsight)))
-
-
-def _place(fprs: Mapping[str, Spread], name: str) -> int:
-    return 1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values())
 
 
 def _cells(name: str, spreads: Spreads, first: Evaluation | None) -> list[dict[str, Any]]:
