@@ -82,7 +82,6 @@ def find_directions(
         From inputs to (logits, features) and further layers, in eval mode, so that an image's
         direction depends on that image alone. Its parameters get no gradient.
     inputs : Tensor of shape (n_images, 3, height, width)
-    preprocessing : Preprocessing
     names : sequence of {"max", "predicted_max", "sum", "gaussian"}
         The directions: towards the top label, towards the prediction for the top label, towards the
         prediction for every label, and towards the mean of the nearest label.

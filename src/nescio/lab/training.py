@@ -82,8 +82,6 @@ def train(
     ----------
     train_split, val_split : Split
         Both must have the same labels.
-    folder : path
-        The folder of the run.
     resume : bool
         Continue the run in the folder. Its settings must be the same, except for more epochs.
     force : bool

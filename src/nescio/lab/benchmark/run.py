@@ -107,6 +107,8 @@ def run_benchmark(
 ) -> BenchmarkRun:
     """Run the parts of a spec that are not done yet.
 
+    If some of several networks fail, the results of the others are written before the error.
+
     Parameters
     ----------
     spec : BenchmarkSpec
@@ -117,17 +119,10 @@ def run_benchmark(
     device, batch_size
         What networks run on, and the images per batch of tuning and extraction. Training has its
         own batch size in the settings.
-    watch : Watch
-        Called for each stage of the work.
     on_estimate : callable, optional
         Called before the work with a sentence on the time, memory and disk that it needs.
     runtime : str
         What runs the networks, except to train them; as for `extract`.
-
-    Raises
-    ------
-    BenchmarkError
-        If some of several networks failed. The results of the others are written.
     """
     folder = Path(folder) / "rehearsal" if spec.limit else Path(folder)
     pipelines = make_pipelines(

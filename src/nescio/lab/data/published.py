@@ -348,8 +348,6 @@ def load_textures(root: str | Path, split: str = "", *, skip_bad: bool = False) 
     ----------
     root : path
         The folder `dtd`, which contains `images/<class>/*.jpg`, or the folder that contains `dtd`.
-    split : ""
-        Must be empty: the official lists of train, val and test are not used.
     """
     check_split("textures", split, ())
     root = Path(root)
