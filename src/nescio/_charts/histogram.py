@@ -23,7 +23,6 @@ class Histogram:
     """Bins of equal width, on a logarithmic axis if `log`; the outermost count all beyond."""
 
     edges: Values
-    scores: Values
     log: bool = False
 
     @classmethod
@@ -49,7 +48,7 @@ class Histogram:
                 ends += [first - _MARGIN * width, last + _MARGIN * width]
         low, high = max(min(ends), low - width), min(max(ends), high + width)
         edges = np.linspace(low, high, _BINS + 1)
-        return cls(10.0**edges if log else edges, scores, log)
+        return cls(10.0**edges if log else edges, log)
 
     def beyond(self, scores: Values) -> tuple[int, int]:
         """Return how many of these scores lie below and above the range."""

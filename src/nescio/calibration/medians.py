@@ -45,8 +45,7 @@ class Medians:
     ) -> Self:
         """Compute the medians of the usable rows, within each of the groups if there are any.
 
-        Of many rows, 5,000 are drawn with a fixed seed; with groups, 5,000 in total but at least
-        500 of each group.
+        Of many rows, 5,000 are drawn with a fixed seed, but at least 500 of each group.
         """
         names = ("",) if groups is None else tuple(sorted(groups))
         n_rows = max(_ROWS_OF_A_GROUP, _ROWS // len(names))

@@ -27,10 +27,8 @@ from nescio.outputs.sets import Sets
 COLUMNS = ("detector", "criterion ↓", "near ↓", "far ↓", "p")
 
 SMALLEST_BASELINE = 0.05
-"""An FPR is divided by that of joint energy, or by this if that is lower.
-
-Otherwise one sample more or less would decide where joint energy lets almost nothing through.
-"""
+"""An FPR is divided by that of joint energy, or by this if that is lower: one sample more or less
+must not decide where joint energy lets almost nothing through."""
 
 Values = tuple[float, ...]
 
@@ -78,10 +76,7 @@ class Standing:
 
     @property
     def mean(self) -> float:
-        """The mean of the criterion; lower is better.
-
-        Joint energy has 1, or less if it lets through less than `SMALLEST_BASELINE`.
-        """
+        """The mean of the criterion; lower is better. That of joint energy is 1, or less."""
         return fmean(self.criterion)
 
     @property
@@ -281,8 +276,8 @@ def choose(
     energy. The pick has the lowest criterion. All these numbers are of simulated data: they compare
     detectors, and are not what to expect of real out-of-distribution data.
 
-    There is no parameter for out-of-distribution data. A choice that was made on such data says
-    nothing about its results on it, and little about other data.
+    There is no parameter for out-of-distribution data: a choice made on such data says nothing
+    about its results on it, and little about other data.
 
     Parameters
     ----------
@@ -307,7 +302,7 @@ def choose(
     tpr : float
         The share of in-distribution samples to keep. The FPR is at this TPR.
     seed : int
-        The seed of the folds, of the refitted heads and of the shuffled features.
+        Of the folds, of the refitted heads and of the shuffled features.
     on_fold : callable
         Called with 1 after each fold.
 

@@ -136,10 +136,8 @@ class Ranking:
         if not 0 < id_to_ood < math.inf:
             raise ParameterError(f"id_to_ood must be a positive number, got {id_to_ood!r}.")
         # cumulative[i] is the total weight of the i smallest scores.
-        id_weights = np.ones(self.n_id) if id_weights is None else id_weights
-        ood_weights = np.ones(self.n_ood) if ood_weights is None else ood_weights
-        cumulative_id = np.concatenate([[0.0], np.cumsum(id_weights)])
-        cumulative_ood = np.concatenate([[0.0], np.cumsum(ood_weights)])
+        cumulative_id = _cumulative(id_weights, self.n_id)
+        cumulative_ood = _cumulative(ood_weights, self.n_ood)
         n, m = float(cumulative_id[-1]), float(cumulative_ood[-1])
 
         below = cumulative_ood[self.ood_below]
@@ -148,17 +146,19 @@ class Ranking:
 
         # How much is kept if the threshold is this ID score, or flagged if it is this OOD score.
         first = slice(-1) if self.id_first is None else self.id_first
-        kept_id = n - cumulative_id[first] - (id_weights - 1.0) * self.id_behind
+        kept_id = n - cumulative_id[first]
         kept_ood = m - below
         flagged_id = cumulative_id[self.id_up_to]
         last = slice(1, None) if self.ood_last is None else self.ood_last + 1
-        flagged_ood = cumulative_ood[last] - (ood_weights - 1.0) * self.ood_behind
+        flagged_ood = cumulative_ood[last]
+        if id_weights is not None:
+            kept_id -= (id_weights - 1.0) * self.id_behind
+        if ood_weights is not None:
+            flagged_ood = flagged_ood - (ood_weights - 1.0) * self.ood_behind
 
         # The positions of the thresholds that keep a share of the ID, or flag one of the OOD.
-        allowed = math.floor(n * (1 - tpr) + 1e-9)
-        id_position = np.searchsorted(cumulative_id[1:], allowed, side="right")
-        allowed_ood = math.floor(m * (1 - tpr) + 1e-9)
-        ood_position = np.searchsorted(cumulative_ood[1:], m - allowed_ood, side="left")
+        id_position = np.searchsorted(cumulative_id[1:], n_allowed(n, tpr), side="right")
+        ood_position = np.searchsorted(cumulative_ood[1:], m - n_allowed(m, tpr), side="left")
         aupr = _mean_precision(id_weights, kept_id, kept_ood)
         ratio = n / (m * id_to_ood)
         return {
@@ -171,6 +171,19 @@ class Ranking:
             "fpr_ood_positive": float(flagged_id[ood_position] / n),
             "aupr_ood_positive": _mean_precision(ood_weights, flagged_ood, flagged_id),
         }
+
+
+def n_allowed(n: float, tpr: float) -> int:
+    """Return how many of n samples a threshold may flag that keeps a share `tpr`."""
+    # 1e-9 corrects rounding: 10 * (1 - 0.9) must count as 1, although it is 0.9999999999999998.
+    return math.floor(n * (1 - tpr) + 1e-9)
+
+
+def _cumulative(weights: Values | None, n: int) -> Values:
+    """Return the total weight of the i smallest of n scores, for i from 0 to n."""
+    if weights is None:
+        return np.arange(n + 1, dtype=np.float64)
+    return np.concatenate([[0.0], np.cumsum(weights)])
 
 
 def _apart(ordered: Values) -> Flags:
@@ -200,18 +213,22 @@ def _up_to(id_: Values, ood: Values, ood_below: Indices, ood_last: Indices | Non
     return result
 
 
-def _dot(weights: Values, values: Values) -> float:
+def _dot(weights: Values | None, values: Values) -> float:
+    if weights is None:
+        return float(values.sum())
     # Not np.dot: BLAS starts its own threads, which compete with the threads of the bootstrap.
     return float(np.einsum("i,i->", weights, values))
 
 
-def _mean_precision(weights: Values, true: Values, false: Values) -> float:
+def _mean_precision(weights: Values | None, true: Values, false: Values) -> float:
     """Return the average precision: the mean over positives of the precision at their score.
 
     Positives that a resample did not draw have weight 0. For some of these no sample is kept at
     all, so their precision is set to 0 to avoid a division by zero.
     """
     total = true + false
+    if weights is None:  # each positive keeps at least itself
+        return float((true / total).mean())
     precision = np.divide(true, total, out=np.zeros_like(true), where=total > 0)
     return _dot(weights, precision) / float(weights.sum())
 

@@ -105,13 +105,7 @@ def _window(window: Window) -> str:
 
 
 def _odds(exponent: float) -> str:
-    """Write a power of ten as a number, or as a whole power if it is large.
-
-    Examples
-    --------
-    >>> [_odds(exponent) for exponent in (-9.0, -1.1, 0.5, 2.0, 53.8)]
-    ['less than 0.01', '0.079', '3.2', '100', 'about 10^54']
-    """
+    """Write a power of ten as a number, or as a whole power if it is large."""
     if exponent < -2:
         return "less than 0.01"
     if exponent >= 6:
