@@ -77,16 +77,8 @@ class ScoreHistogramDisplay(Display):
     ) -> Self:
         """Draw the calibration scores of a detector, and the scores of other data.
 
-        Parameters
-        ----------
-        detector : Detector
-            A calibrated detector.
-        X : array, data frame or Outputs, optional
-            New data.
-        ood : array, data frame or Outputs, or mapping of name to these, optional
-            Out-of-distribution data.
-        ax : matplotlib Axes, optional
-            Where to draw; by default in a new figure.
+        `X` is new data, and `ood` out-of-distribution data, or a mapping of name to such data: what
+        the detector scores. Without the matplotlib axes `ax`, there is a new figure.
         """
         calibration = getattr(detector, "calibration_", None)
         if calibration is None:
@@ -157,10 +149,7 @@ class RocDisplay(Display):
     def from_comparison(
         cls, comparison: Comparison, *, ood: str | None = None, ax: Any = None
     ) -> Self:
-        """Draw the curves of the best detectors of a comparison on one OOD set, at most eight.
-
-        `ood` is the name of the set, by default the first one.
-        """
+        """Draw the curves of the eight best detectors on one OOD set, by default the first."""
         name = next(iter(comparison.results)) if ood is None else ood
         if name not in comparison.results:
             names = ", ".join(map(repr, comparison.results))

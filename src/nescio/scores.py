@@ -153,7 +153,9 @@ def logits_from_probs(probs: Any) -> FloatArray:
 def label_score(
     logits: ArrayT, term: str = "energy", aggregate: str = "sum", k: int | None = None
 ) -> ArrayT:
-    """Aggregate one term of each label into one score per sample.
+    """Aggregate one term of each label into one score per sample, (n_samples,).
+
+    Higher means more in-distribution.
 
     Parameters
     ----------
@@ -165,11 +167,6 @@ def label_score(
         The sum of all terms, the largest term, or the sum of the `k` largest terms.
     k : int, optional
         The number of labels that count under "top_k"; all labels if there are fewer.
-
-    Returns
-    -------
-    array of shape (n_samples,)
-        Higher means more in-distribution.
 
     Examples
     --------
@@ -188,18 +185,13 @@ def label_score(
 def joint_energy(logits: ArrayT) -> ArrayT:
     """Sum over labels of log(1 + exp(logit)) (Wang et al., 2021).
 
-    Keeps full relative precision for samples far from the data, where every logit is strongly
-    negative and the formula as written rounds to zero.
+    Higher means more in-distribution. Keeps full relative precision for samples far from the data,
+    where every logit is strongly negative and the formula as written rounds to zero.
 
     Parameters
     ----------
     logits : array of shape (n_samples, n_labels)
         Outputs before the sigmoid.
-
-    Returns
-    -------
-    array of shape (n_samples,)
-        Higher means more in-distribution.
 
     Examples
     --------

@@ -151,7 +151,7 @@ WRONG = {
     "no such results": (("tables", "nothing.jsonl"), "there is no file nothing.jsonl"),
     "no results at all": (("tables", "empty.jsonl"), "empty.jsonl contains no results"),
     "other lines": (("tables", "other.jsonl"), "line 1 of other.jsonl is not a result"),
-    "not text": (("tables", "logits.npy"), "logits.npy is not a results file"),
+    "not text": (("tables", "logits.npy"), "line 1 of logits.npy is not a result line"),
     "a folder without results": (
         ("tables", "."),
         "there is no results.jsonl in .. Name the folder",

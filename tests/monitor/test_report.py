@@ -9,6 +9,7 @@ import nescio as ns
 from fixtures.streams import fed, logits_of
 from nescio.errors import FileError, ParameterError
 from nescio.monitor import Monitor, draw_monitor
+from nescio.monitor.report import _odds
 
 
 def test_an_alarm_says_first_what_changed_since_when_and_what_to_do_and_last_why(detector, rng):
@@ -107,3 +108,8 @@ def test_the_plot_shows_alarm_and_windows(tmp_path, rng):
         draw_monitor(monitor, tmp_path / "plot.html")
     with pytest.raises(ParameterError, match=r"must end in \.html"):
         draw_monitor(monitor, tmp_path / "plot.png")
+
+
+def test_the_evidence_is_written_as_odds():
+    written = [_odds(exponent) for exponent in (-9.0, -1.1, 0.5, 2.0, 53.8)]
+    assert written == ["less than 0.01", "0.079", "3.2", "100", "about 10^54"]

@@ -23,7 +23,6 @@ class Histogram:
     """Bins of equal width, on a logarithmic axis if `log`; the outermost count all beyond."""
 
     edges: Values
-    scores: Values
     log: bool = False
 
     @classmethod
@@ -35,7 +34,9 @@ class Histogram:
         The range is extended by at most its width to each side, to show most of the further scores.
         """
         finite, limits = (part[np.isfinite(part)] for part in (scores, np.array(thresholds)))
-        log = _is_skewed(finite, thresholds)
+        # Scores such as energies would fall into a few bins of a linear axis.
+        small, usual = np.quantile(finite, (0.01, 0.5))
+        log = min(float(finite.min()), *thresholds) > 0 and bool(usual / small > _SKEWED)
         forward = np.log10 if log else np.asarray
         low, high = _range(forward(finite), forward(limits).tolist())
         ends, width = [low, high], high - low
@@ -47,7 +48,7 @@ class Histogram:
                 ends += [first - _MARGIN * width, last + _MARGIN * width]
         low, high = max(min(ends), low - width), min(max(ends), high + width)
         edges = np.linspace(low, high, _BINS + 1)
-        return cls(10.0**edges if log else edges, scores, log)
+        return cls(10.0**edges if log else edges, log)
 
     def beyond(self, scores: Values) -> tuple[int, int]:
         """Return how many of these scores lie below and above the range."""
@@ -67,12 +68,6 @@ class Histogram:
     def steps(self, heights: Values) -> tuple[Values, Values]:
         """Return the outline of bars of these heights."""
         return np.repeat(self.edges, 2)[1:-1], np.repeat(heights, 2)
-
-
-def _is_skewed(scores: Values, thresholds: Sequence[float]) -> bool:
-    """Return whether scores, such as energies, would fall into a few bins of a linear axis."""
-    low, middle = np.quantile(scores, (0.01, 0.5))
-    return min(float(scores.min()), *thresholds) > 0 and bool(middle / low > _SKEWED)
 
 
 def _range(scores: Values, thresholds: list[float]) -> tuple[float, float]:

@@ -112,19 +112,11 @@ def required_samples(tpr: float, confidence: float | None = None) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Threshold:
-    """A threshold on scores, together with the calibration scores that determine it.
+    """A threshold on scores, with the ascending calibration scores that determine it.
 
-    Attributes
-    ----------
-    scores : array of shape (n_samples,)
-        The calibration scores in ascending order.
-    tpr : float
-        The share of in-distribution data to keep.
-    confidence : float or None
-        If None, a new in-distribution sample is kept with probability at least `tpr`. Otherwise the
-        share kept in the long run is at least `tpr` with this confidence.
-    rank : int
-        The threshold is the limit of the rank-th smallest calibration score, counted from 1.
+    It is the limit of the `rank`-th smallest of them, counted from 1. Without `confidence`, a new
+    in-distribution sample is kept with probability at least `tpr`. Otherwise the share kept in the
+    long run is at least `tpr` with this confidence.
     """
 
     scores: Scores

@@ -23,17 +23,11 @@ _ROWS_OF_A_GROUP = 500
 
 @dataclass(frozen=True, eq=False)
 class Medians:
-    """Medians over in-distribution data, one row per group of samples.
+    """Medians over in-distribution data, arrays of shape (n_groups, n_labels).
 
-    Attributes
-    ----------
-    groups : tuple of str
-        The names of the groups in ascending order; a single empty name if there are no groups.
-        The group "all" has all samples.
-    labels : array of shape (n_groups, n_labels)
-        The median of each label's term.
-    ranks : array of shape (n_groups, n_labels)
-        The median of a sample's largest term, second largest term, and so on.
+    `labels` has the median of each label's term, and `ranks` that of a sample's largest term,
+    second largest term, and so on. The names of the groups are in ascending order; a single empty
+    name if there are no groups. The group "all" has all samples.
     """
 
     groups: tuple[str, ...]
@@ -51,8 +45,7 @@ class Medians:
     ) -> Self:
         """Compute the medians of the usable rows, within each of the groups if there are any.
 
-        Of many rows, 5,000 are drawn with a fixed seed; with groups, 5,000 in total but at least
-        500 of each group.
+        Of many rows, 5,000 are drawn with a fixed seed, but at least 500 of each group.
         """
         names = ("",) if groups is None else tuple(sorted(groups))
         n_rows = max(_ROWS_OF_A_GROUP, _ROWS // len(names))

@@ -27,10 +27,8 @@ from nescio.outputs.sets import Sets
 COLUMNS = ("detector", "criterion ↓", "near ↓", "far ↓", "p")
 
 SMALLEST_BASELINE = 0.05
-"""An FPR is divided by that of joint energy, or by this if that is lower.
-
-Otherwise one sample more or less would decide where joint energy lets almost nothing through.
-"""
+"""An FPR is divided by that of joint energy, or by this if that is lower: one sample more or less
+must not decide where joint energy lets almost nothing through."""
 
 Values = tuple[float, ...]
 
@@ -62,21 +60,12 @@ _OF_FEATURES = (
 
 @dataclass(frozen=True)
 class Standing:
-    """A detector and its FPRs, fold by fold.
+    """A detector, named as on the command line, and its FPRs, fold by fold.
 
-    Attributes
-    ----------
-    name : str
-        The detector with its parameters, as on the command line.
-    near : tuple of float
-        The FPR on samples that carry only left-out labels, by fold.
-    far : mapping of str to tuple of float
-        The FPR on each far set, by fold. Empty if there is none.
-    criterion : tuple of float
-        Mean of the near FPR and of the mean far FPR, each divided by joint energy's, by fold.
-        Without far sets, only the near part.
-    p_value : float or None
-        Of a paired t-test over folds against the pick. None for the pick, or with a single fold.
+    The FPR is `near` on samples that carry only left-out labels, and `far` on each far set. The
+    criterion is the mean of the near FPR and of the mean far FPR, each divided by joint energy's;
+    without far sets, only the near part. The p-value is that of a paired t-test over folds against
+    the pick; None for the pick, or with a single fold.
     """
 
     name: str
@@ -87,10 +76,7 @@ class Standing:
 
     @property
     def mean(self) -> float:
-        """The mean of the criterion; lower is better.
-
-        Joint energy has 1, or less if it lets through less than `SMALLEST_BASELINE`.
-        """
+        """The mean of the criterion; lower is better. That of joint energy is 1, or less."""
         return fmean(self.criterion)
 
     @property
@@ -113,20 +99,12 @@ class Standing:
 class FoldFacts:
     """What a fold was made of.
 
-    Attributes
-    ----------
-    left_out : tuple of str
-        The names of the left-out labels, or their positions.
-    n_id, n_near : int
-        The number of in-distribution samples, and of samples that carry only left-out labels.
-    used : bool
-        Whether these were enough. If not, the fold counts for nothing.
-    map_refitted, map_model : float or None
-        mAP of the refitted head and of the model itself, on the in-distribution samples and for the
-        labels that were not left out. None if no head was refitted.
+    `n_near` samples carry only left-out labels. If a number of samples was too small, the fold is
+    not used. The mAP of the refitted head and of the model itself is on the in-distribution samples
+    and for the labels that were not left out; None if no head was refitted.
     """
 
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...]  # the names of labels, or their positions
     n_id: int
     n_near: int
     used: bool
@@ -148,14 +126,8 @@ class Choice(Result):
         Joint energy, which the criterion compares with.
     skipped : mapping of str to str
         Why a detector could not run.
-    folds : tuple of FoldFacts
-        What the folds were made of.
     refit : {"head", "none"}
         Whether the head was trained anew without the left-out labels.
-    tpr : float
-        The share of in-distribution samples that is kept. FPRs are at this TPR.
-    seed : int
-        The seed of the folds.
     """
 
     index_column = "detector"
@@ -304,8 +276,8 @@ def choose(
     energy. The pick has the lowest criterion. All these numbers are of simulated data: they compare
     detectors, and are not what to expect of real out-of-distribution data.
 
-    There is no parameter for out-of-distribution data. A choice that was made on such data says
-    nothing about its results on it, and little about other data.
+    There is no parameter for out-of-distribution data: a choice made on such data says nothing
+    about its results on it, and little about other data.
 
     Parameters
     ----------
@@ -330,7 +302,7 @@ def choose(
     tpr : float
         The share of in-distribution samples to keep. The FPR is at this TPR.
     seed : int
-        The seed of the folds, of the refitted heads and of the shuffled features.
+        Of the folds, of the refitted heads and of the shuffled features.
     on_fold : callable
         Called with 1 after each fold.
 

@@ -116,11 +116,7 @@ def _check_separate(train: Outputs, held_out: Outputs) -> None:
 
 @dataclass(frozen=True)
 class Rows:
-    """The labels that a fold keeps, and the samples it has.
-
-    No training sample is in two of `train`, `reference` and `near_train`, and no held-out sample
-    in two of `reference`, `id` and `near_held_out`.
-    """
+    """The labels that a fold keeps, and the samples it has, each of them only once."""
 
     kept: Indices
     train: Indices

@@ -19,7 +19,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ _TRUSTED = ("nescio.models.table_features.TableFeatures", "numpy.dtype")
 _PATH_KEY = re.compile(rb"(\x08|\x88\x80*\x00)location")
 _TAGS = ("nescio", "multi-label-classification", "out-of-distribution-detection")
 _MOST_LABELS = 100
+_HUB = "Check the name, the connection (HF_ENDPOINT, HF_HUB_OFFLINE) and the token (hf auth login)."
 _USE = """```python
 import nescio as ns
 
@@ -149,7 +150,7 @@ def from_pretrained(
     path = Path(folder)
     if download:
         hub = require("huggingface_hub", "registries")
-        with _hub_errors(f"cannot download the repository {str(folder)!r}"):
+        with foreign_errors(f"cannot download the repository {str(folder)!r}", _HUB):
             path = Path(
                 hub.snapshot_download(str(folder), revision=revision, allow_patterns=[*_FILES])
             )
@@ -175,12 +176,9 @@ def push_to_hub(
 
     Parameters
     ----------
-    wrapped : Wrapped or WithVerdict
     name : str
         The repository, such as "owner/name". It is made if it does not exist. The files of an
         earlier model in it are replaced.
-    private : bool
-        Whether a new repository is private.
     token : str, optional
         By default that of `hf auth login`.
     **options
@@ -194,7 +192,7 @@ def push_to_hub(
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / Path(name).name  # the title of the card
         save_pretrained(wrapped, folder, **options)
-        with _hub_errors(f"cannot write the repository {name!r}"):
+        with foreign_errors(f"cannot write the repository {name!r}", _HUB):
             api = hub.HfApi(token=token)
             api.create_repo(name, private=private, exist_ok=True)
             # It deletes only files that are not uploaded again.
@@ -202,14 +200,6 @@ def push_to_hub(
                 repo_id=name, folder_path=folder, delete_patterns=[*HASHED_FILES]
             )
     return str(commit.commit_url)
-
-
-def _hub_errors(what: str) -> AbstractContextManager[None]:
-    return foreign_errors(
-        f"{what} at the Hugging Face hub",
-        "Check the name, your connection (HF_ENDPOINT, HF_HUB_OFFLINE) and your token (hf auth "
-        "login).",
-    )
 
 
 @contextmanager

@@ -56,14 +56,11 @@ def log_model(
     ----------
     wrapped : Wrapped or WithVerdict
         A model with a calibrated detector.
-    name : str
-        The name of the model in MLflow.
     input_example
         A few inputs, as the wrapped model takes them. They are kept with the model, decide the
         types of its signature, and check the graph.
     trusted : sequence of str
-        Types of a scikit-learn estimator that skops does not trust, such as the trees of a forest.
-        An error names them.
+        As `save_pretrained` takes it.
     **options
         As `mlflow.pyfunc.log_model` takes them, such as registered_model_name, metadata and tags.
         pip_requirements is what MLflow installs to serve the model: by default nescio,

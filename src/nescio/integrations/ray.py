@@ -1,8 +1,4 @@
-"""Verdicts on clusters: batches of Ray Data and Spark, and large files on Ray.
-
-`Verdicts` adds verdicts to batches of a table, for Ray Data, Spark or a plain loop; it does not
-need Ray. `ray_scoring` scores large files on a Ray cluster.
-"""
+"""Verdicts on clusters: batches of Ray Data, Spark or a plain loop, and large files on Ray."""
 
 from __future__ import annotations
 
@@ -47,10 +43,10 @@ _RUNS_PER_PROCESS = 4
 
 
 class Verdicts:
-    """Adds score, p_value and in_distribution to batches of a table.
+    """Adds score, p_value and in_distribution to batches of a table; Ray is not needed.
 
     A detector that was calibrated by label count adds group too. A batch is a data frame of pandas,
-    and so is the result, with all columns of the batch. Ray is not needed.
+    and so is the result, with all columns of the batch.
 
     Parameters
     ----------

@@ -1,7 +1,4 @@
-"""Verdicts in the style of scikit-learn: a meta-estimator.
-
-`WithVerdict` is a multi-label classifier that also says which inputs it should not be trusted on.
-"""
+"""A multi-label classifier of scikit-learn that says which inputs not to trust it on."""
 
 from __future__ import annotations
 

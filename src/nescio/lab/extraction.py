@@ -107,7 +107,6 @@ def extract(
     ----------
     model : Runner, Checkpoint, or any other model that `nescio.wrap` takes
         It must take images and have a preprocessing.
-    split : Split
     path : path
         Ends in .safetensors. During the work, its parts are in a folder next to it.
     features, device : optional

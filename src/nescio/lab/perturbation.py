@@ -57,6 +57,7 @@ TUNING_VERSION = 1
 """Raise it if the same network, images and settings give another choice than before."""
 
 _ID = "in-distribution"
+_EXTRACTED = "the training outputs were extracted for"
 
 
 class Perturbation(NamedTuple):
@@ -81,7 +82,6 @@ def find_directions(
         From inputs to (logits, features) and further layers, in eval mode, so that an image's
         direction depends on that image alone. Its parameters get no gradient.
     inputs : Tensor of shape (n_images, 3, height, width)
-    preprocessing : Preprocessing
     names : sequence of {"max", "predicted_max", "sum", "gaussian"}
         The directions: towards the top label, towards the prediction for the top label, towards the
         prediction for every label, and towards the mean of the nearest label.
@@ -209,8 +209,8 @@ class Tuning:
 
     def check_model(self, model_hash: str, features: str) -> None:
         """Raise unless the settings were chosen for this network and these features."""
-        ours = (self.model_hash, self.features)
-        _check_same("the settings were tuned for", ours, (model_hash, features), "nescio tune")
+        what = "the settings were tuned for"
+        _check_same(what, vars(self), model_hash, features, "nescio tune")
 
     def checked_train(self, train: Outputs | None) -> Outputs:
         """Return the training outputs; raise if there are none, or those of another network."""
@@ -219,7 +219,7 @@ class Tuning:
                 "Mahalanobis was tuned to step towards the mean of the nearest label: pass train= "
                 "(--train), the training outputs that nescio tune has written beside the settings."
             )
-        _check_train(train, self.model_hash, self.features)
+        _check_same(_EXTRACTED, train.manifest, self.model_hash, self.features, "nescio extract")
         return train
 
     def perturbed(
@@ -271,19 +271,14 @@ class Tuning:
             raise FileFormatError(f"{path} is not a {_KIND.what}.") from error
 
 
-def _check_train(train: Outputs, model_hash: str, features: str) -> None:
-    """Raise unless the training outputs were extracted from this network."""
-    theirs = (train.manifest.get("model_hash"), train.manifest.get("features"))
-    what = "the training outputs were extracted for"
-    _check_same(what, theirs, (model_hash, features), "nescio extract")
-
-
-def _check_same(what: str, theirs: tuple[Any, Any], ours: tuple[str, str], command: str) -> None:
-    """Raise unless the hash of a network and its features are the same."""
-    if theirs[0] != ours[0]:
+def _check_same(
+    what: str, theirs: Mapping[str, Any], model_hash: str, features: str, command: str
+) -> None:
+    """Raise unless something was made with this network and these features."""
+    if theirs.get("model_hash") != model_hash:
         raise ParameterError(f"{what} another network. Make them again: {command}.")
-    if theirs[1] != ours[1]:
-        raise ParameterError(f"{what} {theirs[1]} features, not {ours[1]}.")
+    if theirs.get("features") != features:
+        raise ParameterError(f"{what} {theirs.get('features')} features, not {features}.")
 
 
 def tune(
@@ -304,7 +299,6 @@ def tune(
 
     Parameters
     ----------
-    checkpoint : Checkpoint
     split : Split
         In-distribution validation images.
     train : Outputs
@@ -313,7 +307,6 @@ def tune(
         The number of images, the synthetic sets and ODIN's step; the paper's by default.
     features : str
         The features that Mahalanobis reads; of several layers, the first.
-    aggregates : sequence of {"max", "sum"}
     seed : int
         Decides the choice of images and the synthetic sets.
     runtime : str or Runtimes
@@ -324,7 +317,7 @@ def tune(
     settings = settings or TuneSettings()
     model_hash = checkpoint.content_hash()
     features = layer_names(features)[0]
-    _check_train(train, model_hash, features)
+    _check_same(_EXTRACTED, train.manifest, model_hash, features, "nescio extract")
     runner = CheckpointRunner(checkpoint, features=features, device=device)
     chosen = split.sample(settings.images, seed)
     if len(chosen) < 2:

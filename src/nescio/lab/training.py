@@ -39,7 +39,7 @@ from nescio.lab.networks.network import (
     load_training,
 )
 from nescio.lab.networks.weights import SpectralNorm
-from nescio.lab.settings import OptimiserSettings, TrainSettings
+from nescio.lab.settings import TrainSettings
 from nescio.metrics import mean_average_precision
 
 __all__ = ["Epoch", "Run", "train"]
@@ -80,12 +80,8 @@ def train(
 
     Parameters
     ----------
-    settings : TrainSettings
     train_split, val_split : Split
         Both must have the same labels.
-    folder : path
-        The folder of the run.
-    device : device
     resume : bool
         Continue the run in the folder. Its settings must be the same, except for more epochs.
     force : bool
@@ -254,8 +250,12 @@ class Trainer:
         self.fixed = norms if self.settings.batch_norm.startswith("fixed") else []
         for norm in self.fixed:
             norm.requires_grad_(False)
+        rates = {self.trained: self.settings.lr_head}  # also of a user's own module
+        if isinstance(self.trained, Network):
+            rates[self.trained.backbone] = self.settings.lr_backbone
+            rates[self.trained.head] = rates.pop(self.trained)
         self.optimiser = torch.optim.Adam(
-            _parameter_groups(self.trained, self.settings),
+            [{"params": list(part.parameters()), "lr": rate} for part, rate in rates.items()],
             betas=self.settings.betas,
             weight_decay=self.settings.weight_decay,
         )
@@ -398,11 +398,3 @@ def _finite(loss: float, where: str) -> float:
     if not math.isfinite(loss):
         raise NonFiniteError(f"the {where} loss is {loss}. Lower the learning rates.")
     return loss
-
-
-def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[dict[str, Any]]:
-    """Return the parameters by learning rate; a user's own module has the head's rate."""
-    rates = {trained: settings.lr_head}
-    if isinstance(trained, Network):
-        rates = {trained.backbone: settings.lr_backbone, trained.head: settings.lr_head}
-    return [{"params": list(part.parameters()), "lr": rate} for part, rate in rates.items()]

@@ -16,7 +16,7 @@ import numpy as np
 from nescio._charts.results import Result, View, by_name, strip
 from nescio._validation import BoolArray, checked_scores, checked_share, multi_hot
 from nescio.errors import ShapeError, listed
-from nescio.metrics.measures import Estimate, Values
+from nescio.metrics.measures import Estimate, Values, n_allowed
 from nescio.outputs import Outputs
 
 FREQUENCIES = ("rare", "medium", "frequent")
@@ -78,13 +78,9 @@ class LabelRates(Result):
     by_frequency : sequence of Rate
         Samples with a label of the rarest third of the labels, of the middle and of the most
         frequent third; and samples without a label, if there are any.
-    overall : Rate
-        All samples.
     suffering : sequence of str
         The labels that are flagged more often than all samples, beyond chance: at a level of 5 %
         for all labels together (Bonferroni). Also "no label", if such samples are.
-    fpr_name : str
-        The usual name of the FPR, such as FPR95.
 
     Examples
     --------
@@ -97,9 +93,9 @@ class LabelRates(Result):
 
     labels: Sequence[Rate]
     by_frequency: Sequence[Rate]
-    overall: Rate
+    overall: Rate  # of all samples
     suffering: Sequence[str]
-    fpr_name: str
+    fpr_name: str  # such as FPR95
 
     def columns(self) -> dict[str, Any]:
         """Return one row per label: n_samples, flagged, false_alarms and its interval, fpr."""
@@ -208,7 +204,7 @@ def label_rates(
     ascending, has = scores[order], truth[order].astype(np.bool_)
     ood = None if ood_scores is None else np.sort(checked_scores(ood_scores, "ood_scores"))
     if threshold is None:
-        threshold = float(ascending[_allowed(len(scores), checked_share("tpr", tpr))])
+        threshold = float(ascending[n_allowed(len(scores), checked_share("tpr", tpr))])
     limit = threshold
 
     def rate(name: str, frequency: str, members: Any) -> Rate:
@@ -244,11 +240,6 @@ def label_rates(
     return LabelRates(by_label, by_frequency, overall, suffering, f"FPR{tpr * 100:g}")
 
 
-def _allowed(n_samples: int, tpr: float) -> int:
-    """Return how many of the samples a threshold may flag that keeps a share `tpr`."""
-    return math.floor(n_samples * (1 - tpr) + 1e-9)
-
-
 def share(count: int, n: int, confidence: float = 0.95) -> Estimate:
     """Return a share and its exact interval (Clopper-Pearson)."""
     from scipy.special import betaincinv
@@ -276,4 +267,4 @@ def _fpr(own: Values, ood: Values, tpr: float) -> Estimate:
     first, last = np.ceil(np.nan_to_num(bdtrik(tails, len(own), 1 - tpr))).astype(int).tolist()
     low = share(kept(last + 1), len(ood), 0.975).low
     high = share(kept(first), len(ood), 0.975).high
-    return Estimate(kept(_allowed(len(own), tpr) + 1) / len(ood), low, high)
+    return Estimate(kept(n_allowed(len(own), tpr) + 1) / len(ood), low, high)

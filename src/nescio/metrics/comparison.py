@@ -101,10 +101,6 @@ class Evaluation(Result):
         `aupr` at a ratio of `id_to_ood` ID samples per OOD sample.
     fpr_ood_positive, aupr_ood_positive : Estimate
         The measures of the other convention, with OOD as the positive side.
-    n_id, n_ood : int
-        The number of ID and OOD samples.
-    tpr, id_to_ood, confidence : float
-        The parameters that `evaluate` was called with.
     """
 
     index_column = "measure"
@@ -128,10 +124,10 @@ class Evaluation(Result):
 
     @property
     def worse_than_chance(self) -> bool:
-        """Whether the AUROC is clearly below 50 %, and not just by chance.
+        """Whether the AUROC and its interval are below 50 %, and not just by chance.
 
-        It is if the interval of the AUROC is below 50 %, and if equal distributions of ID and OOD
-        scores would give such an AUROC in fewer than 2.5 % of cases (Mann-Whitney test).
+        Equal distributions of ID and OOD scores would give such an AUROC in fewer than 2.5 % of
+        cases (Mann-Whitney test).
         """
         highest = self.auroc.value if self.auroc.high is None else self.auroc.high
         error = math.sqrt((self.n_id + self.n_ood + 1) / (12 * self.n_id * self.n_ood))
@@ -198,7 +194,7 @@ def evaluate(
         separately, with more than a million in total by bin. No interval is computed if either
         set has a single sample.
     confidence : float
-        The confidence of the intervals. An interval always contains its estimate.
+        That of the intervals. An interval always contains its estimate.
     seed : int or Generator
         The seed of the resampling.
 
@@ -460,10 +456,8 @@ def compare(
         Held-out data must be neither training nor test data.
     tpr : float
         The share of in-distribution samples to keep. The FPR is at this TPR.
-    n_bootstrap : int
-        The number of bootstrap resamples; 0 for no intervals.
-    seed : int
-        The seed of the resampling.
+    n_bootstrap, seed : int
+        The number of bootstrap resamples, 0 for no intervals; and their seed.
     from_probs : bool, optional
         Whether the data holds probabilities, which are converted. `Outputs` always hold logits.
     id_column, labels, ignore
@@ -606,16 +600,13 @@ def _prepared(detector: Detector, sets: Sets) -> Detector | str:
     if not detector.learned:
         return detector
     ready: Detector = clone(detector)
-    if detector.learns_from:
-        try:
+    try:
+        if detector.learns_from:
             ready.fit(sets.train, from_probs=False)
-        except TooFewSamplesError as error:
-            return str(error)
-    if detector.learns_from_held_out:
-        try:
+        if detector.learns_from_held_out:
             ready.calibrate(sets.held_out, from_probs=False)
-        except TooFewSamplesError as error:
-            return f"{str(error).rstrip('.')} (held-out data)."
+    except TooFewSamplesError as error:
+        return str(error)
     return ready
 
 

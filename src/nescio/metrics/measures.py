@@ -145,23 +145,20 @@ class Ranking:
         area = _dot(id_weights, below + up_to) / (2.0 * n * m)
 
         # How much is kept if the threshold is this ID score, or flagged if it is this OOD score.
-        kept_id = n - (
-            cumulative_id[:-1] if self.id_first is None else cumulative_id[self.id_first]
-        )
+        first = slice(-1) if self.id_first is None else self.id_first
+        kept_id = n - cumulative_id[first]
         kept_ood = m - below
         flagged_id = cumulative_id[self.id_up_to]
         last = slice(1, None) if self.ood_last is None else self.ood_last + 1
         flagged_ood = cumulative_ood[last]
-
-        # The positions of the thresholds that keep a share of the ID, or flag one of the OOD.
-        allowed = math.floor(n * (1 - tpr) + 1e-9)
-        id_position = np.searchsorted(cumulative_id[1:], allowed, side="right")
-        allowed_ood = math.floor(m * (1 - tpr) + 1e-9)
-        ood_position = np.searchsorted(cumulative_ood[1:], m - allowed_ood, side="left")
         if id_weights is not None:
             kept_id -= (id_weights - 1.0) * self.id_behind
         if ood_weights is not None:
             flagged_ood = flagged_ood - (ood_weights - 1.0) * self.ood_behind
+
+        # The positions of the thresholds that keep a share of the ID, or flag one of the OOD.
+        id_position = np.searchsorted(cumulative_id[1:], n_allowed(n, tpr), side="right")
+        ood_position = np.searchsorted(cumulative_ood[1:], m - n_allowed(m, tpr), side="left")
         aupr = _mean_precision(id_weights, kept_id, kept_ood)
         ratio = n / (m * id_to_ood)
         return {
@@ -176,14 +173,17 @@ class Ranking:
         }
 
 
+def n_allowed(n: float, tpr: float) -> int:
+    """Return how many of n samples a threshold may flag that keeps a share `tpr`."""
+    # 1e-9 corrects rounding: 10 * (1 - 0.9) must count as 1, although it is 0.9999999999999998.
+    return math.floor(n * (1 - tpr) + 1e-9)
+
+
 def _cumulative(weights: Values | None, n: int) -> Values:
     """Return the total weight of the i smallest of n scores, for i from 0 to n."""
     if weights is None:
         return np.arange(n + 1, dtype=np.float64)
-    result = np.empty(n + 1)
-    result[0] = 0.0
-    np.cumsum(weights, out=result[1:])
-    return result
+    return np.concatenate([[0.0], np.cumsum(weights)])
 
 
 def _apart(ordered: Values) -> Flags:
@@ -300,16 +300,8 @@ def aupr_ood_positive(id_scores: Any, ood_scores: Any) -> float:
 class AurocDifference:
     """The result of DeLong's test for the AUROC of two detectors, a and b.
 
-    Attributes
-    ----------
-    auroc_a, auroc_b : float
-        The AUROC of each detector.
-    difference : float
-        `auroc_a - auroc_b`.
-    standard_error : float
-        The standard error of the difference.
-    p_value : float
-        The two-sided p-value of the hypothesis that both detectors have the same AUROC.
+    `difference` is `auroc_a - auroc_b`, with its standard error. The p-value is two-sided: of the
+    hypothesis that both detectors have the same AUROC.
     """
 
     auroc_a: float

@@ -201,15 +201,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Place:
-    """One input of the stream.
-
-    Attributes
-    ----------
-    number : int
-        Its number, counted from 1.
-    id, time : str or None
-        Its id and its time, if they are known.
-    """
+    """One input of the stream: its number, counted from 1, and its id and time, if known."""
 
     number: int
     id: str | None = None
@@ -222,15 +214,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Change:
-    """An estimate of what has changed, and since when.
+    """An estimate of what has changed, and since which input.
 
-    Attributes
-    ----------
-    kind : str
-        How the scores differ from those of the calibration data: "lower", "some lower", "higher",
-        "some higher", "more extreme" or "less extreme".
-    since : Place
-        The input at which the change most likely began.
+    Compared with those of the calibration data, the scores are "lower", "some lower", "higher",
+    "some higher", "more extreme" or "less extreme".
     """
 
     kind: str

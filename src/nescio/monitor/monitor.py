@@ -22,7 +22,7 @@ from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place, Trace
-from nescio.monitor.report import headline, summary, view
+from nescio.monitor.report import CARD_WIDTH, headline, monitor_figures, summary
 from nescio.monitor.windows import ControlChart, Window
 
 Codes = NDArray[np.intp]
@@ -71,8 +71,6 @@ class Monitor(Result):
         What has changed and since when, as estimated at the alarm; None without an alarm.
     acknowledged : list of dict
         The latest 100 alarms that `acknowledge` has recorded.
-    counted_files : list of str
-        Hashes of the latest files that `nescio monitor` counted, which must not be counted twice.
 
     Examples
     --------
@@ -100,7 +98,7 @@ class Monitor(Result):
         self.thresholds = list(self.calibration.thresholds.values())
         self.fingerprint = self._fingerprint(detector)
         self.generator = np.random.default_rng(checked_whole("seed", seed, minimum=0))
-        self.counted_files: list[str] = []
+        self.counted_files: list[str] = []  # hashes: `nescio monitor` counts no file twice
         self.acknowledged: list[dict[str, Any]] = []
         self.reset()
 
@@ -111,15 +109,8 @@ class Monitor(Result):
         it is larger: a false alarm is more likely if the calibration sample happens to be an
         unlucky one, and the same sample is used again. Calibrate again on other data in this case.
 
-        Parameters
-        ----------
-        note : str
-            Who has dealt with the alarm, and how.
-
-        Returns
-        -------
-        dict
-            What is recorded: time, alarm (in words), alarm_at, change and note.
+        What is recorded is returned: time, alarm (in words), alarm_at, change, and the note, which
+        says who has dealt with the alarm, and how.
         """
         if self.change is None:
             raise InputError("there is no alarm to acknowledge.")
@@ -266,18 +257,22 @@ class Monitor(Result):
         return summary(self)
 
     def _view(self) -> View:
-        return view(self)
+        title, _, text = self.summary().partition("\n")
+        if not self.n_samples:
+            return View(title, text)
+        return View(
+            title, text, charts=lambda: [drawn for *_, drawn in monitor_figures(self, CARD_WIDTH)]
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything that is known about the stream so far, for JSON."""
         chart, newest = self.chart, self.chart.open_window()
-        names = ("n_samples", "flagged", "expected_share", "alpha", "alarm", "alarm_at")
-        evidence = ("log10_martingale", "max_log10_martingale")
+        names = ["n_samples", "flagged", "expected_share", "alpha", "alarm", "alarm_at"]
+        names += ["log10_martingale", "max_log10_martingale"]
         return {
             "summary": self.summary(),
             **{name: getattr(self, name) for name in names},
             "change": self.change and asdict(self.change),
-            **{name: getattr(self, name) for name in evidence},
             "trace": self.trace.points(),
             "windows": [asdict(window) for window in chart.windows],
             "open_window": newest and asdict(newest),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nescio._charts.results import View
 from nescio._charts.svg import Chart, Markup, Scale, chart_style, percent, power_of_ten, sheet
 from nescio._io.files import check_page_target, replacing
 from nescio.errors import counted
@@ -18,7 +17,7 @@ from nescio.monitor.windows import COVERAGE, Window
 if TYPE_CHECKING:
     from nescio.monitor.monitor import Monitor
 
-_PAGE_WIDTH, _CARD_WIDTH = 760, 440  # of the figures, in pixels
+PAGE_WIDTH, CARD_WIDTH = 760, 440  # of the figures, in pixels
 CHANGES = {  # Change.kind in words
     "lower": "score lower than the calibration data",
     "some lower": "are mostly as before, but some score much lower than the calibration data",
@@ -34,18 +33,6 @@ ADVICE = (
     "data like them."
 )
 FEW = 30  # inputs; with fewer, a change can hardly be seen
-
-
-def view(monitor: Monitor) -> View:
-    """Return what is shown of a monitor in a notebook."""
-    title, _, text = summary(monitor).partition("\n")
-    if not monitor.n_samples:
-        return View(title, text=text)
-    return View(
-        title,
-        text=text,
-        charts=lambda: [drawing for *_, drawing in monitor_figures(monitor, _CARD_WIDTH)],
-    )
 
 
 def headline(monitor: Monitor) -> str:
@@ -118,13 +105,7 @@ def _window(window: Window) -> str:
 
 
 def _odds(exponent: float) -> str:
-    """Write a power of ten as a number, or as a whole power if it is large.
-
-    Examples
-    --------
-    >>> [_odds(exponent) for exponent in (-9.0, -1.1, 0.5, 2.0, 53.8)]
-    ['less than 0.01', '0.079', '3.2', '100', 'about 10^54']
-    """
+    """Write a power of ten as a number, or as a whole power if it is large."""
     if exponent < -2:
         return "less than 0.01"
     if exponent >= 6:
@@ -138,7 +119,7 @@ def _odds(exponent: float) -> str:
 Figure = tuple[str, str, Markup]  # its title, what it shows, and the drawing
 
 
-def monitor_figures(monitor: Monitor, width: int = _PAGE_WIDTH) -> list[Figure]:
+def monitor_figures(monitor: Monitor, width: int = PAGE_WIDTH) -> list[Figure]:
     """Draw the share flagged, if known, and the evidence of a change."""
     flagged = [_flagged(monitor, width)] if monitor.windows else []
     return [*flagged, _evidence(monitor, width)]

@@ -35,16 +35,9 @@ class ChartSegment(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of the stream.
+    """A stretch of `n` inputs of the stream; `start` is the first one, counted from 0.
 
-    Attributes
-    ----------
-    start, n : int
-        Position of the first input, counted from 0, and number of inputs.
-    flagged : int
-        Number of flagged inputs.
-    low, high : int
-        The smallest and the largest number of flagged inputs within the band.
+    `low` and `high` are the smallest and the largest number of flagged inputs within the band.
     """
 
     start: int

@@ -42,7 +42,7 @@ def test_an_invalid_line_is_named(tmp_path):
         with pytest.raises(FileFormatError, match=r"line 2 of .*results.jsonl is not a result"):
             read_lines(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(FileFormatError, match="is not a results file"):
+    with pytest.raises(FileFormatError, match="is not a result line"):
         read_lines(path)
 
 

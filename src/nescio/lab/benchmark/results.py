@@ -85,19 +85,13 @@ def _check_manifest(manifest: Mapping[str, Any]) -> None:
 def read_lines(path: str | Path, *, rehearsal: bool = False) -> list[Line]:
     """Read the lines of a result file; those of a rehearsal are no results, and rejected."""
     lines = []
-    try:
-        texts = existing_file(path).read_text("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise FileFormatError(
-            f"{path} is not a results file. For the outputs of a model, use --id and --ood."
-        ) from error
-    for number, text in enumerate(texts, start=1):
+    for number, text in enumerate(existing_file(path).read_bytes().splitlines(), start=1):
         try:
             lines.append(Line.from_dict(json.loads(text)))
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise FileFormatError(
                 f"line {number} of {path} is not a result line of nescio bench. To report on your "
-                "own outputs, pass them with --id."
+                "own outputs, pass them with --id and --ood."
             ) from error
     if not rehearsal and any("rehearsal" in line.manifest for line in lines):
         raise ParameterError(

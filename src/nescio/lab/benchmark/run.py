@@ -107,6 +107,8 @@ def run_benchmark(
 ) -> BenchmarkRun:
     """Run the parts of a spec that are not done yet.
 
+    If some of several networks fail, the results of the others are written before the error.
+
     Parameters
     ----------
     spec : BenchmarkSpec
@@ -117,17 +119,10 @@ def run_benchmark(
     device, batch_size
         What networks run on, and the images per batch of tuning and extraction. Training has its
         own batch size in the settings.
-    watch : Watch
-        Called for each stage of the work.
     on_estimate : callable, optional
         Called before the work with a sentence on the time, memory and disk that it needs.
     runtime : str
         What runs the networks, except to train them; as for `extract`.
-
-    Raises
-    ------
-    BenchmarkError
-        If some of several networks failed. The results of the others are written.
     """
     folder = Path(folder) / "rehearsal" if spec.limit else Path(folder)
     pipelines = make_pipelines(
@@ -510,14 +505,18 @@ def make_pipelines(
     watch: Watch = unwatched,
 ) -> list[Pipeline]:
     """Return one pipeline per set and seed; raise if data or network cannot be used."""
+
+    def indexed(source: BenchmarkSet, address: str, part: str | None = None) -> Split:
+        whole = load(address, split=part, skip_bad=source.skip_bad)
+        return whole.sample(spec.limit or len(whole), seed=0)
+
     cache = Path(folder) / "cache"
     sets = []
     with watch("reading the data sets", len(spec.sets)) as advance:
         for source in spec.sets:
-            indexed = partial(_indexed, spec.limit, source.skip_bad)
             parts = (spec.split_name(source, part) for part in ("train", "val", "test"))
-            train, val, test = (indexed(source.data, part) for part in parts)
-            ood = {name: indexed(address) for name, address in source.ood.items()}
+            train, val, test = (indexed(source, source.data, part) for part in parts)
+            ood = {name: indexed(source, address) for name, address in source.ood.items()}
             sets.append(LoadedSet(source, train, val, test, ood))
             advance(1)
     sets = checked_sets(sets, cache, watch)
@@ -548,11 +547,6 @@ def make_pipelines(
             with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
                 initial_checkpoint(pipeline.settings, pipeline.data.train.label_names or ())
     return pipelines
-
-
-def _indexed(limit: int, skip_bad: bool, address: str, split: str | None = None) -> Split:
-    whole = load(address, split=split, skip_bad=skip_bad)
-    return whole.sample(limit or len(whole), seed=0)
 
 
 def _key(facts: Mapping[str, Any]) -> str:

@@ -324,10 +324,9 @@ def _printed(cells: Sequence[PaperCell], best: set[PaperCell]) -> TableCell:
 def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
     """Return a table of the paper with results beside its numbers, one row per measure.
 
-    Each cell has the result, the paper's number, and the difference in percentage points. The best
-    results and the best of the paper's numbers are bold. The lines must be of the network that the
-    table is about, which is not checked. They are matched by the names of ID set, OOD set and
-    detector; other lines are ignored.
+    The best results and the best of the paper's numbers are bold. The lines must be of the network
+    that the table is about, which is not checked. They are matched by the names of ID set, OOD set
+    and detector; other lines are ignored.
     """
     wanted = {(cell.id, cell.ood, cell.detector) for cell in table.cells if cell.detector}
     lines = [line for line in lines if (line.id, line.ood, line.detector) in wanted]

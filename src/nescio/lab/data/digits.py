@@ -56,8 +56,6 @@ def load_digits(root: str | Path, split: str, *, skip_bad: bool = False) -> Spli
         The folder that contains the scenes, or the folder to create for them.
     split : {"train", "val", "test", "unseen", "photos", "noise"}
         The last three are out-of-distribution.
-    skip_bad : bool, default False
-        Has no effect; every loader takes it.
     """
     check_split("digits", split, SPLITS)
     root = Path(root)

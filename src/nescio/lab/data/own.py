@@ -32,15 +32,8 @@ def load_folder(root: str | Path, split: str = "", *, skip_bad: bool = False) ->
     files are in alphabetical order. If there are images but no class folders, the split has no
     labels. The name of the data set is the name of the folder.
 
-    Parameters
-    ----------
-    root : path
-        The folder.
-    split : ""
-        Must be empty: a folder has no splits.
-    skip_bad : bool, default False
-        Continue without images that are beside the class folders, and list them in
-        `Split.skipped`.
+    With `skip_bad`, images that are beside the class folders are left out, and listed in
+    `Split.skipped`.
 
     Examples
     --------
@@ -132,8 +125,6 @@ def load_table(path: str | Path, split: str = "", *, skip_bad: bool = False) -> 
         A `.csv` (UTF-8, commas, with a header) or `.parquet` file.
     split : str, default ""
         The rows to use, if there is a column `split`.
-    skip_bad : bool, default False
-        As for `load`.
 
     Examples
     --------

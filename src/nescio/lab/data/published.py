@@ -58,8 +58,6 @@ def load_coco(root: str | Path, split: str, *, year: int = 2014, skip_bad: bool 
         The labels of "test" are not published, so its `labels` are None.
     year : {2014, 2017}
         The paper has 2014. The two split the same labelled images differently.
-    skip_bad : bool, default False
-        As for `load`.
     """
     check_split("coco", split, COCO_SPLITS)
     root = Path(root)
@@ -151,8 +149,6 @@ def load_voc(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
         The folder `VOC2012`, or a folder that contains `VOC2012` or `VOCdevkit/VOC2012`.
     split : {"train", "val", "trainval", "test"}
         The labels of "test" are not published, so its `labels` are None.
-    skip_bad : bool, default False
-        As for `load`.
     """
     check_split("voc", split, VOC_SPLITS)
     folders = (Path(root), Path(root) / "VOCdevkit" / "VOC2012", Path(root) / "VOC2012")
@@ -189,11 +185,7 @@ def load_voc_trainval(root: str | Path, split: str, *, skip_bad: bool = False) -
     `numpy.random.default_rng(HALVES_SEED)` and halved: "val" is the first half and "test" the
     second. The paper has other images, so the results cannot be compared with its numbers.
 
-    Parameters
-    ----------
-    root, skip_bad
-        As for `load_voc`.
-    split : {"train", "val", "test"}
+    The folder is that of `load_voc`.
     """
     check_split("voc-trainval", split, VOC_TRAINVAL_SPLITS)
     if split == "train":
@@ -257,7 +249,7 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     split : {"train", "val", "test", "authors-val", "authors-test"}
         The official Train list, or one half of the Test list.
     skip_bad : bool, default False
-        As for `load`. Different copies of NUS-WIDE lack different images.
+        Different copies of NUS-WIDE lack different images.
     """
     check_split("nus-wide", split, NUS_WIDE_SPLITS)
     root = Path(root)
@@ -356,10 +348,6 @@ def load_textures(root: str | Path, split: str = "", *, skip_bad: bool = False) 
     ----------
     root : path
         The folder `dtd`, which contains `images/<class>/*.jpg`, or the folder that contains `dtd`.
-    split : ""
-        Must be empty: the official lists of train, val and test are not used.
-    skip_bad : bool, default False
-        Has no effect; every loader takes it.
     """
     check_split("textures", split, ())
     root = Path(root)

@@ -61,13 +61,7 @@ _PAPER_STAGES = {"densenet121": "features", "resnet101": ""}
 
 
 class TwoLayerHead(nn.Module):
-    """The paper's classifier: n_features, 1,000 units with batch norm and ReLU, n_labels logits.
-
-    Examples
-    --------
-    >>> TwoLayerHead(8, 3, n_hidden=16).eval()(torch.zeros(2, 8)).shape
-    torch.Size([2, 3])
-    """
+    """The paper's classifier: n_features, 1,000 units with batch norm and ReLU, n_labels logits."""
 
     def __init__(self, n_features: int, n_labels: int, n_hidden: int = HIDDEN_UNITS) -> None:
         super().__init__()
@@ -123,7 +117,7 @@ def build_network(
     n_hidden: int = HIDDEN_UNITS,
     features: str | None = None,
 ) -> nn.Module:
-    """Build a network by its name: a module from images to logits.
+    """Build a network from images to logits by its name: a `Network`, or your own module.
 
     The same name and sizes give the same state-dict names and shapes, whatever the weights.
 
@@ -135,8 +129,6 @@ def build_network(
         small images, without published weights; all of these with a `TwoLayerHead` as their
         classifier. Or "module:package.module:factory" for your own network: `factory()` must
         return a module from images to logits, which is used unchanged.
-    n_labels : int
-        Number of logits.
     weights : "imagenet", path or None
         The initial weights: ImageNet weights (torchvision's IMAGENET1K_V1, timm's default), a file
         with a state dict as the library publishes it, whose classifier is ignored, or None for
@@ -146,14 +138,8 @@ def build_network(
     features : str, optional
         For your own network: the dotted name of the layer whose output is the features.
 
-    Returns
-    -------
-    Module
-        A `Network`, or your own module as the factory built it.
-
     Examples
     --------
-    >>> import torch
     >>> network = build_network("small-cnn", n_labels=5).eval()
     >>> network(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 5])

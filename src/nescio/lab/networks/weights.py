@@ -5,7 +5,6 @@ Of weights in files, only tensors are unpickled, and they must fit completely.
 
 from __future__ import annotations
 
-import pickle
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -69,18 +68,12 @@ def _read_torch_file(path: Path) -> Any:
             # What torch warns about (another protocol, TorchScript) becomes an error below.
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except Exception as error:  # of many kinds: UnpicklingError, KeyError, EOFError, ...
         unsafe = re.search(r"GLOBAL (\S+)", str(error))
         what = f"Python objects ({unsafe[1]})" if unsafe else "more than tensors"
         raise FileFormatError(
             f"cannot read {path}: it holds {what}, or is damaged. Unpickling objects can run code, "
             "so only tensors are read: save them by torch.save(model.state_dict(), path)."
-        ) from error
-    # On damaged files, torch.load raises many kinds of errors: KeyError, EOFError, ...
-    except Exception as error:
-        raise FileFormatError(
-            f"cannot read {path}: it is damaged, is a TorchScript program, or torch.save did not "
-            "write it. Expected a state dict, as torch.save(model.state_dict(), path) writes it."
         ) from error
 
 

@@ -26,7 +26,7 @@ from nescio._charts.svg import (
 from nescio.lab.benchmark.results import Evidence
 from nescio.metrics import auroc
 from nescio.metrics.comparison import Scored
-from nescio.metrics.measures import Ranking
+from nescio.metrics.measures import Ranking, n_allowed
 from nescio.outputs import Outputs
 
 Flags = NDArray[np.bool_]
@@ -72,8 +72,7 @@ def scores_of(evidence: Evidence, name: str) -> Scored:
 
 def find_threshold(id_scores: Values, tpr: float) -> float | None:
     """Return the threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
-    # 1e-9 corrects rounding: 10 * (1 - 0.9) must count as 1, although it is 0.9999999999999998.
-    rank = min(math.floor(len(id_scores) * (1 - tpr) + 1e-9), len(id_scores) - 1)
+    rank = min(n_allowed(len(id_scores), tpr), len(id_scores) - 1)
     threshold = float(np.sort(id_scores)[rank])
     return threshold if math.isfinite(threshold) else None
 

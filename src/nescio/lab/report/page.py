@@ -141,8 +141,6 @@ def build_report(
     evidence : sequence of Evidence
         At most one for each ID set and seed. The figures show the first seed of each ID set.
         Without evidence there are only tables.
-    title : str
-        Title of the page.
     chosen : Chosen, optional
         A detector that the page is about. Its verdicts on the first evidence, which must be there,
         come before the summary. With it, there may be no lines.
@@ -236,14 +234,20 @@ def _chapter(
         run = first if first is not None and ood in first.ood_outputs else None
         own = [line for line in lines if line.ood == ood]
         curves = [] if run is None else list(run.scores)
-        sections.append(
-            {
-                "ood": ood,
-                "anchor": f"{anchor}-ood{number}",
-                "figures": run and _pair_figures(run, ood, tpr, pair),
-                "standings": _standings(own, summary.get((id_name, ood), {}), curves, pair),
+        section = {
+            "ood": ood,
+            "anchor": f"{anchor}-ood{number}",
+            "figures": None,
+            "standings": _standings(own, summary.get((id_name, ood), {}), curves, pair),
+        }
+        if run is not None:
+            css = set_style(list(run.ood_outputs).index(ood))
+            section["figures"] = {
+                "roc": roc_figure(run, ood, tpr, pair[0]),
+                "densities": density_switch(run, ood, tpr, css, pair),
+                "legend": [("id", run.id_name), (css, ood)],
             }
-        )
+        sections.append(section)
     return {
         "id_name": id_name,
         "anchor": anchor,
@@ -251,16 +255,6 @@ def _chapter(
         "n_seeds": len({line.seed for line in lines}),
         "sections": sections,
         "figures": None if first is None else _shared_figures(first, tpr, pair),
-    }
-
-
-def _pair_figures(evidence: Evidence, ood: str, tpr: float, pair: Pair) -> dict[str, Any]:
-    """Return the figures of one OOD set."""
-    css = set_style(list(evidence.ood_outputs).index(ood))
-    return {
-        "roc": roc_figure(evidence, ood, tpr, pair[0]),
-        "densities": density_switch(evidence, ood, tpr, css, pair),
-        "legend": [("id", evidence.id_name), (css, ood)],
     }
 
 
@@ -332,18 +326,16 @@ def _places_sentence(fprs: Mapping[str, Spread], fpr_name: str, pair: Pair) -> s
         return "no detector could run."
     best, fpr = next(iter(fprs.items()))
     leading = [name for name in pair if name in fprs]
+    printed = [fpr.printed for fpr in fprs.values()]  # ascending; equal ones share a place
     places = [
-        f"{name} lets {fprs[name]} % through (place {_place(fprs, name)})" for name in leading
+        f"{name} lets {fprs[name]} % through (place {1 + printed.index(fprs[name].printed)})"
+        for name in leading
     ]
     leads = any(fprs[name].printed == fpr.printed for name in leading)
     over = f" over {fpr.n} seeds" if fpr.n > 1 else ""
     said = f"{', '.join(places)} of {counted(len(fprs), 'detector')} ({fpr_name}{over})."
     hindsight = "" if leads else f"In hindsight, {best} is the best, with {fpr} %{over}."
     return " ".join(filter(None, (said if places else "", hindsight)))
-
-
-def _place(fprs: Mapping[str, Spread], name: str) -> int:
-    return 1 + sum(fpr.printed < fprs[name].printed for fpr in fprs.values())
 
 
 def _cells(name: str, spreads: Spreads, first: Evaluation | None) -> list[dict[str, Any]]:
