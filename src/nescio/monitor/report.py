@@ -59,7 +59,7 @@ def headline(monitor: Monitor) -> str:
     windows = monitor.windows
     outside = [window for window in windows if window.outside]
     # By chance, it is one full window in 370.
-    if len(outside) > len(windows) / 100 or outside[-1:] == windows[-1:]:
+    if len(outside) > len(windows) / 100 or any(window.outside for window in windows[-2:]):
         more = [window.flagged > window.high for window in outside]
         which = "more" if all(more) else "more or fewer" if any(more) else "fewer"
         n_windows = f"{len(outside):,} of {counted(len(windows), 'window')}"
