@@ -165,7 +165,7 @@ def test_bad_rows_are_told_and_do_not_spoil_the_medians():
     assert reason.labels[0].label == "label 4"
     assert np.isnan(reason.labels[0].term)
     assert all(np.isnan(label.share) for label in reason.labels)
-    assert reason.summary() == "Its logits hold NaN or infinity: label 4."
+    assert reason.summary() == "NaN or infinity in label 4."
     assert reason.most_telling(1)[0].label == "label 4"
     with pytest.raises(ns.errors.NonFiniteError):
         ns.SumProb().calibrate(make_outputs(100)).explain(logits[:1])
@@ -340,7 +340,7 @@ def test_a_row_that_cannot_be_used():
     explanation = detector.explain(logits)
     assert np.isnan(explanation.part_scores).all(1).tolist() == [False, True, False]
     reason = explanation[1]
-    assert reason.summary() == "It has values that the detector cannot use: NaN or infinity."
+    assert reason.summary() == "NaN or infinity in label 2."
     assert "label 2" in reason.by_label().summary()
     json.dumps(explanation.as_dict(), allow_nan=False)
     json.dumps(detector.explain(logits[[1]]).as_dict(), allow_nan=False)

@@ -34,6 +34,8 @@ Array = NDArray[Any]
 FloatArray = NDArray[np.floating[Any]]
 BoolArray = NDArray[np.bool_]
 
+FEWEST_KNOWN, SHARE_KNOWN = 20, 0.2  # samples of two sets that are equal, before it is said
+_ROWS_AT_ONCE = 1000  # a hash needs memory for as many rows
 _FRAMES = (
     ("pandas", "DataFrame"),
     ("polars", "DataFrame"),
@@ -465,3 +467,18 @@ def _described(hint: Any) -> str:
     if origin is UnionType:
         return " or ".join(_described(part) for part in parts if part is not NoneType)
     return _DESCRIBED[hint]
+
+
+def row_hashes(matrix: Array) -> NDArray[np.uint64]:
+    """Return a hash of each row, for float32 as for float64.
+
+    It is the sum of the row's bits, as whole numbers, times fixed random numbers.
+    """
+    factors = np.random.default_rng(0).integers(2**64, size=matrix.shape[1], dtype=np.uint64)
+    rows = np.empty(len(matrix), np.uint64)
+    for start in range(0, len(matrix), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        with np.errstate(over="ignore"):  # values that float32 does not have
+            values = np.ascontiguousarray(matrix[part], dtype=np.float32)
+        rows[part] = values.view(np.uint32) @ factors
+    return rows

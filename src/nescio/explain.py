@@ -256,22 +256,28 @@ class Reason(Result):
         """Return one line: the largest term next to the usual one, or the most telling part."""
         if self.ranges:
             return self._ranges_summary()
+        if bad := self.unusable():
+            return f"NaN or infinity in {', '.join(bad[:_SHOWN_LABELS])}."
         if self.parts:
             first = self.parts[0]
-            if math.isnan(first.p_value):
-                return "It has values that the detector cannot use: NaN or infinity."
             return (
                 f"{first.detector} has {first.share:.0%} of the evidence against it: "
                 f"{100 * first.p_value:.2g}% of ordinary inputs, or fewer, score as low."
             )
-        bad = [label.label for label in self.labels if math.isnan(label.term)]
-        if bad:
-            return f"Its logits hold NaN or infinity: {', '.join(bad[:_SHOWN_LABELS])}."
         top = self.labels[0]
         return (
             f"Its strongest label is {top.label}: {self.term} {top.term:.3g}, "
             f"usual is {top.rank_median:.3g}."
         )
+
+    def unusable(self) -> list[str]:
+        """Return the labels or columns whose values, NaN or infinity, leave it without a score."""
+        if self.parts and not math.isnan(self.parts[0].p_value):
+            return []
+        bad = [label.label for label in self.labels if math.isnan(label.term)]
+        bad += [column.column for column in self.ranges if column.excess == math.inf]
+        inner = [part.reason.unusable() for part in self.parts if part.reason]
+        return bad or next(filter(None, inner), ["its values"] if self.parts else [])
 
     def _ranges_summary(self) -> str:
         first, n_outside = self.ranges[0], sum(column.excess > 0 for column in self.ranges)

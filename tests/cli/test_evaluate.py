@@ -217,7 +217,7 @@ def test_a_report_without_ood_data(nescio, succeeds, fails, tmp_path, monkeypatc
     assert "some verdicts will differ" not in text
     succeeds("calibrate", "earlier.csv", "-d", "max_logit", "-o", "tagger.nescio")
     out = succeeds(*report, "--id", "new.csv", "--detector", "tagger.nescio")
-    assert "% of 300 inputs are flagged: more than promised" in out
+    assert "% of 300 inputs flagged: more than promised" in out
     assert "Like the calibration data? No." in out
     text = page.read_text("utf-8")
     assert "tagger (max_logit)" in text

@@ -172,6 +172,7 @@ def test_bad_rows_can_be_told_to_count_as_out(here, nescio, fails):
     assert nescio("explain", "x.nescio", "spoiled.npy", "--row", "0")[0] == 0  # only row 7 is bad
     fit = ("calibrate", "spoiled.npy", "-o", "x.nescio", "--force", "--nonfinite", "out")
     assert nescio(*fit)[0] == 0
+    assert ", 1 of them with NaN or infinity" in nescio("score", "x.nescio", "spoiled.npy")[1]
     row = json.loads(nescio("score", "x.nescio", "spoiled.npy", "--json")[1])["rows"][7]
     assert (row["score"], row["in_distribution"]) == (None, False)
 

@@ -15,6 +15,7 @@ from nescio.errors import (
     InputError,
     LabelMismatchError,
     MissingInputError,
+    NescioWarning,
     ParameterError,
     ProbabilitiesError,
     ShapeError,
@@ -458,6 +459,17 @@ def test_mistakes_are_explained(logits, change, error, reason):
     arguments = {"ood_data": logits["far"], **change}
     with pytest.raises(error, match=reason):
         compared(logits["known"], **arguments)
+
+
+def test_samples_in_two_sets_are_noticed(logits):
+    known, far = logits["known"], logits["far"]
+    with pytest.warns(
+        NescioWarning, match="^50 of the 110 rows of the OOD data 'ood' are"
+    ):
+        compared(known, np.concatenate([known[:50], far]))
+    detector = ns.JointEnergy().calibrate(known)
+    with pytest.warns(NescioWarning, match=r"^mine: \d+ of \d+ scores are exactly those of calib"):
+        compared(known, far, detectors={"mine": detector})
 
 
 def test_nothing_is_compared_with_itself(logits, tmp_path):

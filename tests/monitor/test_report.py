@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,8 @@ from fixtures.streams import fed, logits_of
 from nescio.errors import FileError, ParameterError
 from nescio.monitor import Monitor, draw_monitor
 from nescio.monitor.report import _odds
+
+_LASTING = "The change may last: a stream is also compared with itself, so evidence fades."
 
 
 def test_an_alarm_says_first_what_changed_since_when_and_what_to_do_and_last_why(detector, rng):
@@ -32,16 +35,20 @@ def test_an_alarm_says_first_what_changed_since_when_and_what_to_do_and_last_why
     ("most", "what"),
     [
         (3.9, "It may have been chance."),  # less than 100 times the limit of the alarm
-        (193.0, "The inputs look like the calibration data again."),
+        (193.0, _LASTING),
     ],
 )
-def test_an_alarm_whose_evidence_has_gone_may_have_been_chance_if_weak(detector, rng, most, what):
+def test_an_alarm_whose_evidence_has_faded_may_have_been_chance_if_weak(detector, rng, most, what):
     monitor = fed(Monitor(detector), detector, logits_of(rng, 700, shift=1.0))
     assert "the model is more confident than usual" in monitor.summary().split("\n")[0]
-    assert "since gone" not in monitor.summary()
+    assert "since faded" not in monitor.summary()
     monitor.log10_martingale, monitor.max_log10_martingale = -0.921, most
+    monitor.chart.windows[0] = replace(monitor.chart.windows[0], flagged=25)
+    monitor.chart.open_flagged = 10
     second = monitor.summary().split("\n")[1]
-    assert second == f"The evidence has since gone (0.12 to 1 now). {what}"
+    assert second == f"The evidence has since faded (0.12 to 1 now). {what}"
+    monitor.chart.windows[0] = replace(monitor.chart.windows[0], flagged=100)
+    assert _LASTING in monitor.summary()  # never chance while a window is outside its range
 
 
 def test_the_newest_incomplete_window_is_reported(detector, rng):
@@ -49,7 +56,20 @@ def test_the_newest_incomplete_window_is_reported(detector, rng):
     share = fed(monitor, detector, logits_of(rng, 60)).windows[-1].share
     assert f"newest inputs, window incomplete, inputs 501 to 560: {share:.1%}" in str(monitor)
     monitor.chart.open_flagged = 30
-    assert str(monitor).startswith("No alarm so far in 560 inputs, but the newest ones may")
+    assert str(monitor).startswith(
+        "No alarm so far in 560 inputs, but 1 of 2 windows flagged more than expected: look at"
+    )
+
+
+def test_the_first_line_agrees_with_the_windows(detector, rng):
+    monitor = fed(Monitor(detector), detector, logits_of(rng, 1500))
+    first, *_ = monitor.chart.windows
+    monitor.chart.windows[0] = replace(first, flagged=100)  # long ago, but one of three
+    assert "1 of 3 windows flagged more than expected" in str(monitor)
+    monitor.chart.windows[2] = replace(first, flagged=0)
+    assert "2 of 3 windows flagged more or fewer than expected" in str(monitor)
+    monitor.chart.windows.extend([first] * 297)  # three in 300 may be chance
+    assert str(monitor).startswith("No alarm: the 1,500 inputs")
 
 
 def test_without_a_change_this_is_said_with_numbers(detector, rng):

@@ -34,7 +34,15 @@ from nescio._charts.histogram import Batch, score_chart
 from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
 from nescio._io.files import as_groups
-from nescio._validation import Array, BoolArray, checked_scores, checked_share, to_numpy
+from nescio._validation import (
+    FEWEST_KNOWN,
+    SHARE_KNOWN,
+    Array,
+    BoolArray,
+    checked_scores,
+    checked_share,
+    to_numpy,
+)
 from nescio.errors import (
     GroupWarning,
     InputError,
@@ -368,8 +376,6 @@ _KINDS = {LABEL_COUNT: "predicted labels", TOP_LABEL: "most likely label", CUSTO
 MIN_GROUP_SIZE = 100
 _PILOT_SHARE = 5  # one sample in five is used to choose the groups
 
-_FEWEST_KNOWN, _SHARE_KNOWN = 20, 0.2  # scores that are equal to those of calibration inputs
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration(Result):
@@ -602,7 +608,7 @@ class Calibration(Result):
         distinct = np.unique(own)
         n_equal = np.count_nonzero(np.isin(scores, distinct))
         # A detector may learn from half of the held-out data. Some scores are equal by nature.
-        few = n_equal < max(_FEWEST_KNOWN, _SHARE_KNOWN * len(scores))
+        few = n_equal < max(FEWEST_KNOWN, SHARE_KNOWN * len(scores))
         if few or len(distinct) < len(own) / 2:
             return ""
         return (

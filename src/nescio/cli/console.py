@@ -392,7 +392,7 @@ def describe(
 ) -> str:
     """Describe what was read in one line: rows, labels and the columns that were ignored."""
     shown = "" if names is None else f" ({listed(names, NAMED_LABELS, quoted=False)})"
-    line = f"{n_rows:,} rows x {counted(n_labels, 'label')}{shown}"
+    line = f"{counted(n_rows, 'row')} x {counted(n_labels, 'label')}{shown}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 
 

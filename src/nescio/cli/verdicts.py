@@ -274,6 +274,7 @@ def score(
             "ignored_columns": stream.ignored,
             "kept_columns": list(stream.kept_names),
             "n_flagged": result.n_flagged,
+            "n_nonfinite": result.n_nonfinite,
             "output": None if output is None else str(output),
         }
         if output is None:
@@ -290,7 +291,8 @@ def score(
         is_part = result.n_samples > len(rows)
         print_rows(rows, without=("in_distribution",), caption=caption if is_part else None)
     share = result.n_flagged / result.n_samples
-    say(f"{result.n_samples:,} scored, {result.n_flagged:,} flagged ({share:.1%})")
+    bad = f", {result.n_nonfinite:,} of them with NaN or infinity" if result.n_nonfinite else ""
+    say(f"{result.n_samples:,} scored, {result.n_flagged:,} flagged ({share:.1%}){bad}")
     if output is not None:
         say(f"saved {output}")
 

@@ -12,7 +12,6 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_array
 
 from nescio._io.frames import read_features, read_logits, read_truth
@@ -25,6 +24,7 @@ from nescio._validation import (
     check_matrix,
     is_frame,
     multi_hot,
+    row_hashes,
     to_float,
     to_numpy,
 )
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 _NOT_MATRICES = ("labels", "head")
 _NAMED_ROWS = 5
 _NAMED_LABELS = 10
-_ROWS_AT_ONCE = 1000  # a hash needs memory for as many rows
 _COMPARED_ROWS = 64
 _HEAD_TOLERANCE = 0.02  # relative to the largest logit: features may be stored in 16 bits
 _ABOUT_THE_MODEL = ("kind", "model_hash", "preprocessing")
@@ -465,7 +464,7 @@ def counted_rows(
     arrays = data.arrays.only(detector.scores_from).matrices()
     hashes = np.zeros(len(scores), np.uint64)
     for matrix in arrays.values():
-        hashes = 3 * hashes + _row_hashes(matrix)
+        hashes = 3 * hashes + row_hashes(matrix)
     bad = np.isneginf(scores)  # rows of NaN are not copies
     hashes[bad] = np.flatnonzero(bad)
     counted = np.ones(len(scores), np.bool_)
@@ -592,7 +591,7 @@ def check_held_out(detector: Detector, data: DetectorInput) -> None:
             matrix = data.source.get(name)  # it is not scored, but shows which data this is
         if matrix is None:
             continue
-        rows = _row_hashes(matrix)
+        rows = row_hashes(matrix)
         if [len(rows), int(rows.sum())] == learned[:2]:
             raise InputError(
                 f"{detector.name} has learned from this very data ({len(rows):,} samples). "
@@ -615,20 +614,5 @@ def check_held_out(detector: Detector, data: DetectorInput) -> None:
 
 def _fingerprint(matrix: Array) -> list[Any]:
     """Return the number of rows, the sum of their hashes, and the lowest of these."""
-    rows = _row_hashes(matrix)
+    rows = row_hashes(matrix)
     return [len(rows), int(rows.sum()), np.unique(rows)[:_N_LOWEST].tolist()]
-
-
-def _row_hashes(matrix: Array) -> NDArray[np.uint64]:
-    """Return a hash of each row, for float32 as for float64.
-
-    It is the sum of the row's bits, as whole numbers, times fixed random numbers.
-    """
-    factors = np.random.default_rng(0).integers(2**64, size=matrix.shape[1], dtype=np.uint64)
-    rows = np.empty(len(matrix), np.uint64)
-    for start in range(0, len(matrix), _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
-        with np.errstate(over="ignore"):  # values that float32 does not have
-            values = np.ascontiguousarray(matrix[part], dtype=np.float32)
-        rows[part] = values.view(np.uint32) @ factors
-    return rows

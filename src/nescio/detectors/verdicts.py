@@ -204,6 +204,7 @@ class StreamResult:
 
     n_samples: int
     n_flagged: int
+    n_nonfinite: int  # rows with NaN or infinity, which are flagged
     lowest: VerdictColumns  # the most suspicious rows: row, the verdicts and the user's groups
     parts: Sequence[VerdictColumns]  # all columns, if they were to be kept in memory
 
@@ -236,7 +237,7 @@ def score_stream(
         checked_share("fdr", fdr)
         limit = _fdr_limit(run(_Scorer(detector), stream), fdr)
     score = _Scorer(detector, with_labels=with_labels, limit=limit)
-    n_samples = n_flagged = 0
+    n_samples = n_flagged = n_nonfinite = 0
     suspicious, parts = [], []
     with writer or nullcontext():
         for columns in run(score, stream):
@@ -249,6 +250,7 @@ def score_stream(
             taken = {name: columns[name].take(rows) for name in names if name in columns}
             suspicious.append({"row": n_samples + rows, **taken})
             n_rows = len(columns["score"])
+            n_nonfinite += int(np.count_nonzero(np.isneginf(np.asarray(columns["score"]))))
             n_flagged += n_rows - int(np.count_nonzero(columns["in_distribution"]))
             n_samples += n_rows
             on_rows(n_rows)
@@ -258,7 +260,7 @@ def score_stream(
     }
     order = suspicion_order(detector.calibration_, lowest)[:_N_LOWEST]
     lowest = {name: column[order] for name, column in lowest.items()}
-    return StreamResult(n_samples, n_flagged, lowest, parts)
+    return StreamResult(n_samples, n_flagged, n_nonfinite, lowest, parts)
 
 
 def _fdr_limit(blocks: Iterable[VerdictColumns], fdr: float) -> float:

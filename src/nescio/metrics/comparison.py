@@ -23,11 +23,13 @@ from nescio.detectors.registry import DETECTORS, as_detector
 from nescio.errors import (
     LabelMismatchError,
     MissingInputError,
+    NescioWarning,
     ParameterError,
     ShapeError,
     TooFewSamplesError,
     counted,
     error_context,
+    warn,
 )
 from nescio.metrics.by_label import LabelRates, SampleLabels, label_rates, sample_labels
 from nescio.metrics.measures import (
@@ -493,6 +495,10 @@ def compare(
         seed=seed,
         on_step=on_step,
     )
+    for name, scored in comparison.scores.items():
+        calibration = getattr(chosen[name], "calibration_", None)
+        if calibration is not None and (known := calibration.known(scored.id_scores)):
+            warn(f"{name}: {known}", NescioWarning)
     if not any(comparison.results.values()):
         name, reason = next(iter(comparison.skipped.items()))
         raise MissingInputError(f"{name} cannot be evaluated: {reason}")

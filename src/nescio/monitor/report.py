@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,9 +48,15 @@ def headline(monitor: Monitor) -> str:
             f"{CHANGES[monitor.change.kind]}. This was noticed at input {monitor.alarm_at:,} of "
             f"{n_samples:,}."
         )
-    newest = *list(monitor.chart.windows)[-1:], monitor.chart.open_window()
-    if any(window and window.outside for window in newest):
-        return f"No alarm so far in {inputs}, but the newest ones may differ (see below)."
+    windows = monitor.windows
+    outside = [window for window in windows if window.outside]
+    # By chance, it is one full window in 370.
+    if len(outside) > len(windows) / 100 or any(window.outside for window in windows[-2:]):
+        more = [window.flagged > window.high for window in outside]
+        which = "more" if all(more) else "more or fewer" if any(more) else "fewer"
+        n_windows = f"{len(outside):,} of {counted(len(windows), 'window')}"
+        what = f"{n_windows} flagged {which} than expected: look at them with nescio report"
+        return f"No alarm so far in {inputs}, but {what}."
     if n_samples < FEW:
         return f"No alarm so far: {inputs}, too few to tell whether the data has changed."
     return f"No alarm: the {n_samples:,} inputs look like the calibration data."
@@ -68,10 +75,11 @@ def summary(monitor: Monitor) -> str:
     now, most = _odds(monitor.log10_martingale), _odds(monitor.max_log10_martingale)
     if monitor.alarm:
         if monitor.log10_martingale < 0:
-            what = "The inputs look like the calibration data again."
-            if monitor.max_log10_martingale < 2 - math.log10(monitor.alpha):
+            weak = monitor.max_log10_martingale < 2 - math.log10(monitor.alpha)
+            what = "The change may last: a stream is also compared with itself, so evidence fades."
+            if weak and not any(window.outside for window in monitor.windows):
                 what = "It may have been chance."
-            lines.append(f"The evidence has since gone ({now} to 1 now). {what}")
+            lines.append(f"The evidence has since faded ({now} to 1 now). {what}")
         lines.append(ADVICE)
     lines.append(
         f"Flagged as out-of-distribution: {monitor.flagged:,} of {monitor.n_samples:,} "

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nescio._io.tables import Columns
-from nescio.errors import ParameterError, error_context
+from nescio._validation import FEWEST_KNOWN, SHARE_KNOWN, row_hashes
+from nescio.errors import NescioWarning, ParameterError, error_context, warn
 from nescio.outputs.files import MAX_ROWS, is_path, read_outputs
 from nescio.outputs.outputs import Outputs
 
@@ -64,11 +65,22 @@ def read_sets(
     sets = Sets(id_outputs, ood, *learned)
     known = {"ID data": sets.id, "training data": sets.train, "held-out data": sets.held_out}
     every = known | {f"OOD data {name!r}": outputs for name, outputs in ood.items()}
-    for (role, a), (other, b) in combinations(every.items(), 2):  # two OOD sets may be equal
-        if role in known and a and b and np.array_equal(a.logits, b.logits, equal_nan=True):
+    hashes = {role: row_hashes(outputs.logits) for role, outputs in every.items() if outputs}
+    for (role, a), (other, b) in combinations(hashes.items(), 2):
+        if role not in known:  # two OOD sets may be equal
+            continue
+        if np.array_equal(a, b):
             raise ParameterError(
                 f"the {role} and the {other} have the same rows. Detectors would be tested on "
                 "data that they know: pass other samples."
+            )
+        n_shared = np.count_nonzero(np.isin(b, a))
+        by_nature = len(np.unique(a)) < len(a) / 2  # few trees, few categories
+        if n_shared >= max(FEWEST_KNOWN, SHARE_KNOWN * len(b)) and not by_nature:
+            warn(
+                f"{n_shared:,} of the {len(b):,} rows of the {other} are in the {role} too. If "
+                "they are the same samples, leave them out of one of the two.",
+                NescioWarning,
             )
     return sets
 

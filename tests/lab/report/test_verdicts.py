@@ -177,7 +177,7 @@ def test_a_page_without_ood_data(own):
     for words in (
         f"{100 * n_flagged / 300:.1f} % flagged {n_flagged} of 300 inputs.",
         "look like those of the 200 calibration inputs",
-        "The ordinary inputs that are flagged, about 15 of 300, are the price",
+        "That about 5.0 % of ordinary inputs are flagged is the price",
         f"All {n_flagged} flagged inputs",
         "save a detector first: nescio calibrate HELD_OUT -o detector.nescio Then pass it to",
         "files.id pets.csv",
@@ -200,7 +200,48 @@ def test_a_change_is_said_with_what_to_do(own):
     assert "These inputs do not look like the calibration data. They score lower" in page.text
     assert "What to do: look at these inputs." in page.text
     few = replace(evidence, id_outputs=evidence.id_outputs[:5])
-    assert "Too few to tell" in Page(build_report([], [few], title="t", chosen=chosen)).text
+    assert "verdicts-check" not in page.ids  # drifted inputs say nothing about the detector
+    page = Page(build_report([], [few], title="t", chosen=chosen))
+    assert "Too few to tell There are too few inputs." in page.text
+    assert "verdicts-check" not in page.ids
+    first = evidence.id_outputs[:1]
+    assert chosen.headline(first).startswith("0.0 % of 1 input flagged: too few to compare (about")
+    assert "by chance 0.0" not in page.text
+
+
+def test_a_broken_group_is_named(make_outputs, make_evidence):
+    held_out, new = make_outputs(900, seed=3), make_outputs(600)
+    detector = JointEnergy().calibrate(
+        held_out, groups=np.array(["a", "b", "c"])[np.arange(900) % 3]
+    )
+    groups = np.array(["a", "b", "c"])[np.arange(600) % 3]
+    broken = replace(
+        new, logits=new.logits - 1.5 * (groups == "b")[:, None], kept={"group": groups}
+    )
+    evidence = replace(make_evidence(oods=(), detectors={}), id_outputs=broken)
+    chosen = Chosen("mine", detector)
+    share = 1 - detector.assess(broken, groups=groups).in_distribution[groups == "b"].mean()
+    said = f"More than promised are flagged of group b ({100 * share:.1f} %)."
+    assert chosen.headline(broken).endswith(f"Like the calibration data? No. {said}")
+    assert said in Page(build_report([], [evidence], title="t", chosen=chosen)).text
+    as_usual = replace(new, kept={"group": groups})
+    assert "More than promised" not in chosen.headline(as_usual)
+
+
+def test_missing_values_are_counted_named_and_shown_last(own):
+    chosen, evidence = own
+    logits = evidence.id_outputs.logits.copy()
+    logits[50:54, 3] = np.nan
+    detector = chosen.detector.set_params(nonfinite="out")
+    broken = replace(evidence, id_outputs=replace(evidence.id_outputs, logits=logits))
+    said = describe_verdicts(replace(chosen, detector=detector), broken)
+    assert said["promise"].inputs == "300 inputs (4 with NaN or infinity)"
+    n_flagged = said["promise"].n_flagged
+    names = [row["name"] for row in said["flagged"]]
+    assert names[n_flagged - 4 :] == [f"folder/{row}.jpg" for row in range(50, 54)]
+    only = replace(broken, id_outputs=broken.id_outputs[50:54])
+    [why] = describe_verdicts(replace(chosen, detector=detector), only)["suspicious"][0]["why"]
+    assert why == "NaN or infinity in label-3."
 
 
 def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):

@@ -14,12 +14,18 @@ import numpy as np
 
 from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent
 from nescio._io.tables import GROUP
-from nescio.calibration import CUSTOM
+from nescio.calibration import CUSTOM, Calibration
 from nescio.calibration.calibration import ALL
 from nescio.detectors import Detector
 from nescio.detectors.combined import default_detector
 from nescio.detectors.verdicts import Assessment, suspicion_order
-from nescio.errors import DefaultDetectorWarning, GroupWarning, TooFewSamplesError, listed
+from nescio.errors import (
+    DefaultDetectorWarning,
+    GroupWarning,
+    TooFewSamplesError,
+    counted,
+    listed,
+)
 from nescio.explain import Reason
 from nescio.lab.benchmark.results import Evidence
 from nescio.lab.report.cases import (
@@ -33,6 +39,7 @@ from nescio.lab.report.figures import MAX, Pair, label_names, true_or_predicted
 from nescio.metrics.by_label import label_rates, sample_labels
 from nescio.monitor import Monitor
 from nescio.monitor.report import ADVICE, CHANGES, FEW
+from nescio.monitor.windows import COVERAGE, ChartSegment, band
 from nescio.outputs import Outputs
 from nescio.outputs.sets import Sets
 
@@ -45,7 +52,8 @@ _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
 _LABELS_SHOWN, _LABELS_NAMED = 12, 5
 _GROUPS_SHOWN = 30
-_SAID_IN_DETAIL = ("Out of the usual range: ", "No single value is unusual.")
+_UNUSABLE = "NaN or infinity"
+_SAID_IN_DETAIL = ("Out of the usual range: ", "No single value is unusual.", _UNUSABLE)
 _PARTS = {  # the parts of the default, in words
     "label_neighbours": "unlike the training samples that have its labels",
     "linear_probe": "its features speak for no label",
@@ -85,9 +93,10 @@ class Chosen:
         promise = Promise.of(self.detector, verdicts)
         answer = promise.answer(self.is_half)
         return (
-            f"{_percent(promise.share)} of {promise.n_inputs:,} inputs are flagged: "
+            f"{_percent(promise.share)} of {promise.inputs} flagged: "
             f"{promise.comparison} (about {_percent(promise.usual)}). "
-            f"Like the calibration data? {answer}{f': {promise.known}' if promise.known else '.'}"
+            f"Like the calibration data? {answer}"
+            f"{f': {promise.known}' if promise.known else '.'} {promise.excess}".strip()
         )
 
 
@@ -138,6 +147,8 @@ class Promise(NamedTuple):
     n_calibration: int
     kind: str | None  # of the change, as `Change.kind`
     known: str  # says that these are calibration inputs; empty if they are not
+    excess: str = ""  # says which groups have more flagged inputs than promised
+    n_nonfinite: int = 0  # inputs with NaN or infinity, which count as flagged
 
     @classmethod
     def of(cls, detector: Detector, verdicts: Assessment) -> Promise:
@@ -149,8 +160,10 @@ class Promise(NamedTuple):
         shares = (monitor.expected_share, window.low / window.n, window.high / window.n)
         kind = None if monitor.change is None else monitor.change.kind
         calibration, n_flagged = detector.calibration_, len(verdicts.flagged)
-        known = calibration.known(verdicts.scores)
-        return cls(len(verdicts), n_flagged, *shares, calibration.n_samples, kind, known)
+        known, groups = calibration.known(verdicts.scores), _excess_of_groups(calibration, verdicts)
+        n_nonfinite = np.count_nonzero(np.isneginf(verdicts.scores))
+        numbers = (len(verdicts), n_flagged, *shares, calibration.n_samples)
+        return cls(*numbers, kind, known, groups, n_nonfinite)
 
     @property
     def share(self) -> float:
@@ -158,26 +171,32 @@ class Promise(NamedTuple):
         return self.n_flagged / self.n_inputs
 
     @property
+    def inputs(self) -> str:
+        """The number of inputs, and of those among the flagged that cannot be used."""
+        unusable = f" ({self.n_nonfinite:,} with NaN or infinity)" if self.n_nonfinite else ""
+        return f"{counted(self.n_inputs, 'input')}{unusable}"
+
+    @property
     def comparison(self) -> str:
         """Whether this is more or fewer than promised."""
         if self.low <= self.share <= self.high:
-            return "as promised"
+            return "as promised" if self.n_inputs >= FEW else "too few to compare"
         return "more than promised" if self.share > self.high else "fewer than promised"
 
     def compared(self) -> str:
         """Say whether the flagged inputs are as many as promised."""
-        low, high = _percent(self.low), _percent(self.high)
+        chance = f", by chance {_percent(self.low)} to {_percent(self.high)}"
         return (
             f"{self.comparison}: about {_percent(self.usual)} of ordinary inputs are flagged "
-            f"although nothing is wrong with them, by chance {low} to {high}"
+            f"although nothing is wrong with them{chance * (self.n_inputs >= FEW)}"
         )
 
     def change(self) -> str:
         """Say how the inputs differ from the calibration data; empty if they do not."""
-        if self.kind is not None:
-            return f"They {CHANGES[self.kind]}."
-        agrees = self.comparison == "as promised"
-        return "" if agrees else f"The flagged ones are {self.comparison}."
+        said = "" if self.kind is None else f"They {CHANGES[self.kind]}."
+        if not said and self.comparison.endswith("than promised"):
+            said = f"The flagged ones are {self.comparison}."
+        return f"{said} {self.excess}".strip()
 
     def answer(self, is_half: bool) -> str:
         """Say whether the inputs are like the calibration data, in a word or two."""
@@ -194,6 +213,24 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def _excess_of_groups(calibration: Calibration, verdicts: Assessment) -> str:
+    """Name the groups with more flagged inputs than chance explains; empty without any."""
+    if verdicts.groups is None:
+        return ""
+    promised = {name: own for name, own in calibration.thresholds.items() if name != ALL}
+    coverage = 1 - (1 - COVERAGE) / len(promised)  # of all bands together
+    shares = {}
+    for name, own in promised.items():
+        inside = verdicts.in_distribution[verdicts.groups == name][:_MOST]
+        segment = ChartSegment(len(inside), own.lowest_rank, own.rank, own.n_samples)
+        if len(inside) and np.count_nonzero(~inside) > band((segment,), coverage)[1]:
+            shares[calibration.described(name)] = 1 - inside.mean()
+    order = sorted(shares, key=lambda name: -shares[name])
+    named = [f"{name} ({_percent(shares[name])})" for name in order]
+    which = listed(named, _LABELS_NAMED, quoted=False)
+    return f"More than promised are flagged of {which}." if named else ""
+
+
 def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     """Return what the template reads: verdicts on each set, and the most suspicious ID inputs."""
     detector, outputs = chosen.detector, evidence.id_outputs
@@ -201,6 +238,9 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     promise = Promise.of(detector, verdicts)
     n_listed = min(promise.n_flagged, _LISTED)
     order = suspicion_order(detector.calibration_, verdicts.columns())
+    # What cannot be used needs no look: it comes after the other flagged inputs.
+    unusable = np.isneginf(verdicts.scores)
+    order = order[np.lexsort((unusable[order], verdicts.in_distribution[order]))]
     one_threshold = detector.calibration_.by is None
     above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
     lowest = order[: max(_SUSPICIOUS, n_listed)].tolist()
@@ -243,7 +283,10 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "sets": sets,
         "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
         "by_label": flagged_by_label(evidence, above, one_threshold),
-        "self_check": detector.self_check(outputs, groups=groups, from_probs=False),
+        # On inputs that are few or not ordinary, it would say more about them than of the detector.
+        "self_check": None
+        if promise.n_inputs < FEW or promise.change()
+        else detector.self_check(outputs, groups=groups, from_probs=False),
     }
 
 
@@ -358,7 +401,7 @@ def _whys(reason: Reason, predicts: bool) -> list[Why]:
     if not reason.parts:
         return [Why(_words(reason.detector, reason, predicts), reason.summary())]
     if math.isnan(reason.parts[0].p_value):
-        return [Why("NaN or infinity")]
+        return [Why(_UNUSABLE, reason.summary())]
     telling = [part for part in reason.parts if part.share >= _SAID]
     return [
         Why(
@@ -378,7 +421,7 @@ def _words(detector: str, reason: Reason | None, predicts: bool) -> str:
     if reason is not None and reason.labels:
         top = reason.labels[0]
         if math.isnan(top.term):
-            return "NaN or infinity"
+            return _UNUSABLE
         if not predicts:
             return "no label is predicted with confidence"
         weak = "no label is" if top.term < top.rank_median else "all labels together are not"
