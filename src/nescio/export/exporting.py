@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nescio._io.files import check_target, replacing
 from nescio._io.tables import MATRICES
@@ -21,6 +20,8 @@ from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeE
 from nescio.export.detector_head import DetectorHead, scorer_of
 from nescio.export.graphs import (
     OPSET,
+    Classifier,
+    as_matrix,
     at_opset,
     classifier_graph,
     detector_graph,
@@ -227,9 +228,9 @@ def _fused(
     classifier = classifier_graph(runner, inputs, ("logits", *head.layers))
     opset = max(classifier.model.opset_imports.get("", OPSET), OPSET)
     at_opset(classifier.model, opset, what="the model")
-    tail = detector_graph(head, classifier.examples)
+    tail = detector_graph(head, classifier.examples, classifier.of_input)
     at_opset(tail, opset, what="the detector")
-    _check_tail(tail, head, detector, classifier.examples, expected.head, tolerance)
+    _check_tail(tail, head, detector, classifier, expected.head, tolerance)
     names = [value.name for value in classifier.model.graph.inputs]
     join(classifier.model, tail, classifier.sources)
     # An input that had the name of one of our outputs has been renamed.
@@ -250,23 +251,28 @@ def _check_tail(
     model: Any,
     head: DetectorHead,
     detector: Detector,
-    examples: Mapping[str, Tensor],
+    classifier: Classifier,
     last_layer: Head | None,
     tolerance: float,
 ) -> None:
     """Check the detector's graph on values that the samples may not reach."""
+    # Of maps, one value per channel, in a pattern that gives them a contrast.
     shapes = {
-        name: (rows.shape[1], rows.numpy(force=True).dtype) for name, rows in examples.items()
+        name: (rows.shape[1] if rows.ndim == 4 else rows[0].numel(), rows.numpy(force=True).dtype)
+        for name, rows in classifier.examples.items()
     }
-    read = probes_of(detector, shapes)
-    feed = dict(read)
+    feed = probes_of(detector, shapes)
+    for name, rows in classifier.examples.items():
+        if rows.ndim == 4:
+            maps = np.ones(rows.shape[2:], feed[name].dtype)
+            maps[::2] = 0.5
+            feed[name] = feed[name][:, :, None, None] * maps
+        feed[name] = feed[name].reshape(-1, *rows.shape[1:])
+    with np.errstate(all="ignore"):
+        read = {name: as_matrix(name, array, classifier.of_input) for name, array in feed.items()}
     if head.from_probs:
         feed["logits"] = label_prob(read["logits"])
         read["logits"] = logits_from_probs(feed["logits"])
-    for name, rows in examples.items():
-        if rows.ndim == 4:  # features that the graph averages over height and width
-            maps = np.ones(rows.shape[2:], feed[name].dtype)
-            feed[name] = feed[name][:, :, None, None] * maps
     by_input = zip(model.graph.inputs, feed.values(), strict=True)
     session = open_session(to_bytes(model, {}))
     graph = run_graph(session, {value.name: rows for value, rows in by_input}, None)
