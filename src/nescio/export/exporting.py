@@ -40,7 +40,14 @@ from nescio.export.parity import (
 )
 from nescio.models import Runner, Wrapped, wrap
 from nescio.models.images import PREPROCESSING_KEY
-from nescio.models.onnx_models import COLUMNS_KEY, LABEL_NAMES_KEY, TABLE_KEY, open_session
+from nescio.models.onnx_models import (
+    COLUMNS_KEY,
+    DETECTOR_KEY,
+    LABEL_NAMES_KEY,
+    TABLE_KEY,
+    THRESHOLD_KEY,
+    open_session,
+)
 from nescio.models.texts import TOKENIZER_KEY
 from nescio.outputs import Head, Outputs
 from nescio.scores import label_prob, logits_from_probs
@@ -115,6 +122,8 @@ def export_onnx(
     """
     for package in ("onnx", "onnxruntime", "onnxscript"):
         require(package, "onnx")
+    if Path(path).suffix.lower() != ".onnx":
+        raise ParameterError(f"the file to write must end in .onnx, got {str(path)!r}.")
     check_target(path, force=force)
     if not 0 < tolerance < 1:
         raise ParameterError(f"tolerance must lie between 0 and 1, got {tolerance!r}.")
@@ -220,6 +229,8 @@ def _fused(
 ) -> _Plan:
     runner, detector = wrapped.runner, wrapped.detector
     assert detector is not None  # checked by `export_onnx`
+    if runner.tokenizer is not None:
+        runner.tokenizer.limit()  # raises early, or the file would be of no use to a service
     scorer_of(detector)  # raises early if there is none
     inputs = sample_inputs(runner, samples, input_shape)
     expected = run_samples(wrapped, inputs, input_shape if samples is None else None)
@@ -297,10 +308,10 @@ def _metadata(plan: _Plan) -> dict[str, str]:
     first, runner = calibration.first, plan.runner
     facts: dict[str, Any] = {
         "nescio.version": __version__,
-        "nescio.detector": detector.name or type(detector).__name__,
+        DETECTOR_KEY: detector.name or type(detector).__name__,
         "nescio.params": detector.get_params(deep=False),
         "nescio.scores_from": detector.scores_from,
-        "nescio.threshold": calibration.threshold_values,
+        THRESHOLD_KEY: calibration.threshold_values,
         "nescio.tpr": first.tpr,
         "nescio.confidence": first.confidence,
         "nescio.groups": calibration.by,
