@@ -115,13 +115,27 @@ def test_preprocessing_is_said_and_goes_into_the_file(detector, tmp_path, succee
         (["--image-size", "64"], "(batch, 3, 64, 64), but the model takes"),
         (["--mean", "0.5,0.5"], "mean must be three numbers"),
         (["--mean", "a,b,c"], "--mean must be numbers with commas between them"),
-        (["-o", "fused.bin"], "--output must end in .onnx"),
+        (["-o", "fused.bin"], "the file to write must end in .onnx"),
     ],
 )
 def test_images_that_do_not_fit(options, message, detector, tmp_path, fails):
     model = image_classifier(tmp_path / "fixed.onnx", 32, 32)
     output = str(tmp_path / "fused.onnx")
     assert message in fails(*["export", detector, "-o", output, "--model", model, *options])
+
+
+@pytest.mark.parametrize("model", ["network.pt", "model.joblib", "my_tagger:make"])
+def test_models_that_no_command_reads(model, detector, tmp_path, fails):
+    message = fails("export", detector, "-o", tmp_path / "fused.onnx", "--model", model)
+    assert f"module:PACKAGE.MODULE:FACTORY for your own torch module; got '{model}'" in message
+    message = fails("serve", detector, "--model", model)
+    assert f"must be an .onnx file, got '{model}'. Write one in Python" in message
+
+
+def test_a_file_with_a_detector_alone_is_no_model(detector, tmp_path, succeeds, fails):
+    path = tmp_path / "alone.onnx"
+    succeeds("export", detector, "-o", path)
+    assert "holds a detector without a model" in fails("serve", detector, "--model", path)
 
 
 def test_samples_from_files_and_a_model_of_probabilities(detector, tmp_path, succeeds, fails):

@@ -218,6 +218,23 @@ def test_transformers_take_texts_of_any_length(tmp_path):
         np.testing.assert_allclose(onnx_outputs["score"], wanted.assessment.scores, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_tokenizer_without_a_maximum_length_is_refused(tmp_path):
+    """A service could not use the file."""
+
+    class Tagger(nn.Module):
+        def forward(self, input_ids, attention_mask):
+            return some_embeddings(input_ids).mul(attention_mask[..., None]).sum(1)
+
+    torch.manual_seed(0)
+    some_embeddings = nn.Embedding(50, 4)
+    texts = [" ".join(WORDS[i % 5 :]) for i in range(60)]
+    wrapped = ns.wrap(Tagger(), tokenizer=word_tokenizer(), detector="joint_energy")
+    wrapped = wrapped.calibrate(texts, tpr=0.9, self_check=False)
+    with pytest.raises(ParameterError, match=r"no maximum length.*enable_truncation\(256\)"):
+        ns.export_onnx(wrapped, tmp_path / "tagger.onnx", samples=texts[:12])
+
+
 def test_a_torch_model_that_gives_probabilities(tmp_path):
     """Also where onnxruntime's own sigmoid is 0 and where float32 has no more digits."""
     network = nn.Sequential(a_network(), nn.Sigmoid())
@@ -284,6 +301,8 @@ def test_refusals_come_before_the_work(fused, tmp_path):
     by_count = mahalanobis("max", "label_count")[0]
     with pytest.raises(FileError, match="exists already"):
         ns.export_onnx(fused.wrapped, fused.path)
+    with pytest.raises(ParameterError, match=r"must end in \.onnx, got '.*fused'"):
+        ns.export_onnx(fused.wrapped, path.with_suffix(""), input_shape=(5,))
     with pytest.raises(ParameterError, match="no detector"):
         ns.export_onnx(ns.wrap(a_network()), path)
     with pytest.raises(ExportError, match="does not say what it takes"):

@@ -96,6 +96,41 @@ def test_a_layer_that_is_not_an_output_of_the_file(layer, tmp_path):
     )
 
 
+@pytest.mark.parametrize("features", ["auto,input", "input"])
+@pytest.mark.parametrize("shape", [(3, 8, 8), (3, 8)])
+def test_the_input_of_images_and_of_signals(shape, features, tmp_path):
+    """Of maps, the detector reads mean and contrast; of anything else, every value."""
+    helper, array, kind = onnx.helper, onnx.numpy_helper.from_array, onnx.TensorProto.FLOAT
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(np.prod(shape), 9)), "v": rng.normal(size=(9, 4))}
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w"], ["inner"]),
+        helper.make_node("Relu", ["inner"], ["hidden"]),
+        helper.make_node("Gemm", ["hidden", "v"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, ["N", *shape])],
+        [helper.make_tensor_value_info("logits", kind, ["N", 4])],
+        [array(value.astype("f4"), name) for name, value in weights.items()],
+    )
+    model = tmp_path / "model.onnx"
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), model)
+    inputs = rng.normal(size=(700, *shape)).astype("f4")
+    detector = "auto" if "auto" in features else "mahalanobis"
+    wrapped = ns.wrap(model, features=features, detector=detector)
+    labels = (wrapped.outputs(inputs).logits > 0).astype(int)
+    wrapped = wrapped.fit(inputs[:200], labels[:200]).calibrate(inputs[200:], self_check=False)
+    layer = features.rpartition(",")[2] if "auto" in features else "features"
+    assert wrapped.detector.n_columns_[layer] == (6 if len(shape) == 3 else 24)
+    path = tmp_path / "fused.onnx"
+    ns.export_onnx(wrapped, path, samples=inputs[:20])
+    agrees(path, wrapped, inputs * 0.9, "x")
+
+
 def test_a_fused_file_gets_another_detector(fused, tmp_path):
     wrapped = ns.wrap(fused.path, detector="max_logit").calibrate(some_inputs(), tpr=0.8)
     path = tmp_path / "again.onnx"

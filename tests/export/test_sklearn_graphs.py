@@ -246,7 +246,9 @@ def test_the_file_knows_the_columns_of_a_table_and_their_units(tmp_path):
     model.fit(frame[TRAIN], LABELS[TRAIN])
     guarded = ns.wrap(model).fit(frame[TRAIN], LABELS[TRAIN]).calibrate(frame[HELD_OUT])
     path = tmp_path / "table.onnx"
-    ns.export_onnx(guarded, path, samples=frame[NEW])
+    with pytest.raises(ns.NescioError, match=f"lacks the columns {NAMES[0]!r} of the model"):
+        ns.export_onnx(guarded, path, samples=frame[NEW][NAMES[1:]])
+    ns.export_onnx(guarded, path, samples=frame[NEW][NAMES[::-1]])
     exported = ns.wrap(path, detector=guarded.detector)
     assert exported.runner.columns == tuple(NAMES)
     strange = frame[NEW][:3].assign(**{"column 2": 1e4})

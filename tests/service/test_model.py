@@ -123,6 +123,15 @@ def test_label_names_of_the_model_that_differ_from_the_detectors_are_refused(
         client(detector_file(), model=model)
 
 
+def test_a_model_file_with_another_detector_is_said(client, detector_file, image_model, caplog):
+    own = ns.load(detector_file()).calibration_.threshold_values
+    for stored, warned in ((own, False), ({"all": -7.0}, True)):
+        caplog.clear()
+        model = image_model(metadata={"nescio.threshold": stored, "nescio.preprocessing": HALF})
+        client(detector_file(), model=model)
+        assert ("holds another detector" in caplog.text) == warned
+
+
 # --- inputs by name -----------------------------------------------------------------------------
 
 

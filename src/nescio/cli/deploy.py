@@ -60,8 +60,6 @@ def export(
 
     Example: nescio export tagger.nescio --model model.onnx -o fused.onnx
     """
-    if output.suffix.lower() != ".onnx":
-        raise ParameterError(f"--output must end in .onnx, got {str(output)!r}.")
     check_target(output, force=force)
     refuse_overwriting(output, detector, samples, model)
     sizes = parse_numbers("--input-shape", input_shape, int)

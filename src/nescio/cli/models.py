@@ -160,6 +160,11 @@ def _open_network(model: str, module: str | None) -> object:
         from nescio.lab.networks.network import load_own
 
         return load_own(model.removeprefix("module:"))
+    if Path(model).suffix.lower() != ".safetensors":
+        raise ParameterError(
+            f"--model must be {MODEL_HELP}; got {model!r}. Export a scikit-learn model in Python: "
+            "nescio.export_onnx(wrapped, 'model.onnx')."
+        )
     require("torchvision", "torch")
     from nescio.lab.networks.network import load_checkpoint
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nescio._io.files import check_target, replacing
 from nescio._io.tables import MATRICES
@@ -21,6 +20,8 @@ from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeE
 from nescio.export.detector_head import DetectorHead, scorer_of
 from nescio.export.graphs import (
     OPSET,
+    Classifier,
+    as_matrix,
     at_opset,
     classifier_graph,
     detector_graph,
@@ -39,7 +40,14 @@ from nescio.export.parity import (
 )
 from nescio.models import Runner, Wrapped, wrap
 from nescio.models.images import PREPROCESSING_KEY
-from nescio.models.onnx_models import COLUMNS_KEY, LABEL_NAMES_KEY, TABLE_KEY, open_session
+from nescio.models.onnx_models import (
+    COLUMNS_KEY,
+    DETECTOR_KEY,
+    LABEL_NAMES_KEY,
+    TABLE_KEY,
+    THRESHOLD_KEY,
+    open_session,
+)
 from nescio.models.texts import TOKENIZER_KEY
 from nescio.outputs import Head, Outputs
 from nescio.scores import label_prob, logits_from_probs
@@ -114,6 +122,8 @@ def export_onnx(
     """
     for package in ("onnx", "onnxruntime", "onnxscript"):
         require(package, "onnx")
+    if Path(path).suffix.lower() != ".onnx":
+        raise ParameterError(f"the file to write must end in .onnx, got {str(path)!r}.")
     check_target(path, force=force)
     if not 0 < tolerance < 1:
         raise ParameterError(f"tolerance must lie between 0 and 1, got {tolerance!r}.")
@@ -219,6 +229,8 @@ def _fused(
 ) -> _Plan:
     runner, detector = wrapped.runner, wrapped.detector
     assert detector is not None  # checked by `export_onnx`
+    if runner.tokenizer is not None:
+        runner.tokenizer.limit()  # raises early, or the file would be of no use to a service
     scorer_of(detector)  # raises early if there is none
     inputs = sample_inputs(runner, samples, input_shape)
     expected = run_samples(wrapped, inputs, input_shape if samples is None else None)
@@ -227,9 +239,9 @@ def _fused(
     classifier = classifier_graph(runner, inputs, ("logits", *head.layers))
     opset = max(classifier.model.opset_imports.get("", OPSET), OPSET)
     at_opset(classifier.model, opset, what="the model")
-    tail = detector_graph(head, classifier.examples)
+    tail = detector_graph(head, classifier.examples, classifier.of_input)
     at_opset(tail, opset, what="the detector")
-    _check_tail(tail, head, detector, classifier.examples, expected.head, tolerance)
+    _check_tail(tail, head, detector, classifier, expected.head, tolerance)
     names = [value.name for value in classifier.model.graph.inputs]
     join(classifier.model, tail, classifier.sources)
     # An input that had the name of one of our outputs has been renamed.
@@ -250,23 +262,28 @@ def _check_tail(
     model: Any,
     head: DetectorHead,
     detector: Detector,
-    examples: Mapping[str, Tensor],
+    classifier: Classifier,
     last_layer: Head | None,
     tolerance: float,
 ) -> None:
     """Check the detector's graph on values that the samples may not reach."""
+    # Of maps, one value per channel, in a pattern that gives them a contrast.
     shapes = {
-        name: (rows.shape[1], rows.numpy(force=True).dtype) for name, rows in examples.items()
+        name: (rows.shape[1] if rows.ndim == 4 else rows[0].numel(), rows.numpy(force=True).dtype)
+        for name, rows in classifier.examples.items()
     }
-    read = probes_of(detector, shapes)
-    feed = dict(read)
+    feed = probes_of(detector, shapes)
+    for name, rows in classifier.examples.items():
+        if rows.ndim == 4:
+            maps = np.ones(rows.shape[2:], feed[name].dtype)
+            maps[::2] = 0.5
+            feed[name] = feed[name][:, :, None, None] * maps
+        feed[name] = feed[name].reshape(-1, *rows.shape[1:])
+    with np.errstate(all="ignore"):
+        read = {name: as_matrix(name, array, classifier.of_input) for name, array in feed.items()}
     if head.from_probs:
         feed["logits"] = label_prob(read["logits"])
         read["logits"] = logits_from_probs(feed["logits"])
-    for name, rows in examples.items():
-        if rows.ndim == 4:  # features that the graph averages over height and width
-            maps = np.ones(rows.shape[2:], feed[name].dtype)
-            feed[name] = feed[name][:, :, None, None] * maps
     by_input = zip(model.graph.inputs, feed.values(), strict=True)
     session = open_session(to_bytes(model, {}))
     graph = run_graph(session, {value.name: rows for value, rows in by_input}, None)
@@ -291,10 +308,10 @@ def _metadata(plan: _Plan) -> dict[str, str]:
     first, runner = calibration.first, plan.runner
     facts: dict[str, Any] = {
         "nescio.version": __version__,
-        "nescio.detector": detector.name or type(detector).__name__,
+        DETECTOR_KEY: detector.name or type(detector).__name__,
         "nescio.params": detector.get_params(deep=False),
         "nescio.scores_from": detector.scores_from,
-        "nescio.threshold": calibration.threshold_values,
+        THRESHOLD_KEY: calibration.threshold_values,
         "nescio.tpr": first.tpr,
         "nescio.confidence": first.confidence,
         "nescio.groups": calibration.by,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +51,7 @@ class Classifier:
     model: Any  # onnx_ir.Model
     sources: dict[str, str]  # for the logits and each layer, the name of an output
     examples: dict[str, Tensor]  # a few rows of each, as the classifier gives them
+    of_input: Collection[str] = ()  # which of them are the model's input itself
     open_length: bool = False  # whether it takes texts of any length
 
 
@@ -133,10 +134,15 @@ def _of_file(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifie
         if all(output.name != name for output in graph.outputs):
             graph.outputs.append(values[name])
     examples = {name: torch.from_numpy(arrays[tensor]) for name, tensor in taken.items()}
-    return Classifier(model, taken, examples)
+    return Classifier(model, taken, examples, [name for name in taken if taken[name] in feed])
 
 
 # --- the detector, and both together --------------------------------------------------------------
+
+
+def as_matrix(name: str, array: Any, of_input: Collection[str]) -> Any:
+    """Return what a classifier gives to the detector as a matrix."""
+    return (flat_input if name in of_input else pooled)(array, f"{name} have")
 
 
 class _GraphHead(nn.Module):
@@ -145,9 +151,16 @@ class _GraphHead(nn.Module):
     If it is alone, without a classifier before it, its inputs are not repeated as outputs.
     """
 
-    def __init__(self, head: DetectorHead, takes: tuple[str, ...], *, alone: bool) -> None:
+    def __init__(
+        self,
+        head: DetectorHead,
+        takes: tuple[str, ...],
+        of_input: Collection[str],
+        *,
+        alone: bool,
+    ) -> None:
         super().__init__()
-        self.head, self.takes, self.alone = head, takes, alone
+        self.head, self.takes, self.of_input, self.alone = head, takes, of_input, alone
         # The layers that the graph returns; whoever runs it has its input.
         self.layers = tuple(name for name in takes if name not in ("logits", INPUT))
         self.output_names = (*OUTPUTS, *self.layers)
@@ -157,10 +170,7 @@ class _GraphHead(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         arrays = dict(zip(self.takes, inputs, strict=True))
         logits = arrays.pop("logits", None)
-        layers = {
-            name: (flat_input if name == INPUT else pooled)(layer, f"{name} have")
-            for name, layer in arrays.items()
-        }
+        layers = {name: as_matrix(name, layer, self.of_input) for name, layer in arrays.items()}
         if logits is None:
             return self.head.judge(None, *layers.values())
         outputs = self.head(logits, *layers.values())
@@ -171,11 +181,18 @@ class _GraphHead(nn.Module):
 
 
 def detector_graph(
-    head: DetectorHead, examples: Mapping[str, Tensor], *, alone: bool = False
+    head: DetectorHead,
+    examples: Mapping[str, Tensor],
+    of_input: Collection[str] = (),
+    *,
+    alone: bool = False,
 ) -> Any:
-    """Return the graph of a detector; `examples` has one or more rows of its inputs."""
+    """Return the graph of a detector; `examples` has one or more rows of its inputs.
+
+    Those `of_input` are the input of the model, and the others are features.
+    """
     takes = tuple(examples)
-    module = _GraphHead(head, takes, alone=alone)
+    module = _GraphHead(head, takes, of_input, alone=alone)
     rows = [
         torch.zeros((_TRACED_ROWS, *example.shape[1:]), dtype=example.dtype)
         for example in examples.values()
@@ -250,7 +267,7 @@ def _add_prefix(graph: Any, prefix: str, except_for: Sequence[Any]) -> None:
         if value.name and id(value) not in kept:
             value.name = prefix + value.name
     for node in require("onnx_ir", "onnx").traversal.RecursiveGraphIterator(graph):
-        node.name = prefix + (node.name or node.op_type)
+        node.name = node.name and prefix + node.name  # nodes may lack one, but not share it
 
 
 def at_opset(model: Any, target: int, *, what: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nescio._validation import Array, to_numpy
+from nescio._validation import Array, is_frame, to_numpy
 from nescio.calibration import LABEL_COUNT, TIE_TOLERANCE, TOP_LABEL
 from nescio.detectors import Detector
 from nescio.detectors.combined import Combined
@@ -29,7 +29,7 @@ from nescio.errors import (
 )
 from nescio.models import Wrapped
 from nescio.models.inputs import n_rows
-from nescio.models.onnx_models import FLOATS, numbers_of
+from nescio.models.onnx_models import FLOATS, columns_of, numbers_of
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
 from nescio.self_check import WORDS
@@ -88,6 +88,9 @@ def typed_samples(runner: Any, samples: Any) -> Samples:
         feed = {name: runner.typed(name, part) for name, part in runner.by_name(data).items()}
         return Samples(feed, by_name=True)
     if runner.kind == "sklearn":
+        names = getattr(runner.model, "feature_names_in_", None)
+        if names is not None and is_frame(data):
+            data = columns_of(data, names)
         words = list(data.select_dtypes(WORDS)) if hasattr(data, "select_dtypes") else []
         try:
             if words:
@@ -97,7 +100,7 @@ def typed_samples(runner: Any, samples: Any) -> Samples:
             raise ExportError(
                 f"a graph of scikit-learn takes one matrix of numbers, but {error} {IN_PYTHON}"
             ) from error
-        return Samples({"input": matrix}, False, getattr(runner.model, "feature_names_in_", None))
+        return Samples({"input": matrix}, False, names)
     by_name = isinstance(data, Mapping) or runner.kind == "transformers"
     if isinstance(data, Mapping):
         named = {name: data[name] for name in runner.input_names(data)}

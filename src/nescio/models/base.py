@@ -104,7 +104,7 @@ def flat_input(values: Any, what: str) -> Any:
         return sys.modules["torch"].cat(columns, 1) if is_torch(values) else np.hstack(columns)
     if values.ndim < 3:
         return pooled(values, what)
-    return values.reshape(len(values), -1)
+    return values.reshape(values.shape[0], -1)  # len() would fix the batch size of a graph
 
 
 def of_channels(part: RangesExplanation) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,6 +33,9 @@ from nescio.outputs.outputs import INPUT, PENULTIMATE
 
 LABEL_NAMES_KEY = "nescio.label_names"
 """Where the metadata of a file keeps the label names."""
+
+DETECTOR_KEY, THRESHOLD_KEY = "nescio.detector", "nescio.threshold"
+"""Where it keeps the name and the thresholds of the detector in it."""
 
 COLUMNS_KEY, TABLE_KEY = "nescio.columns", "nescio.table"
 """Where it keeps the names of the input's columns, and the units of the features of a table."""
@@ -128,6 +131,11 @@ class OnnxRunner(Runner):
     # --- outputs ---
 
     def _logits_name(self, output: Any) -> str:
+        if "logits" not in self._outputs and self.metadata(DETECTOR_KEY, str):
+            raise ParameterError(
+                f"{self.path} holds a detector without a model. Wrap the model itself; in 'nescio "
+                "serve', leave out --model."
+            )
         floats = {name: node for name, node in self._outputs.items() if node.type in FLOATS}
         matrices = [str(name) for name, n in floats.items() if not n.shape or len(n.shape) == 2]
         if output in matrices:
@@ -249,7 +257,7 @@ class OnnxRunner(Runner):
     def by_name(self, inputs: Any) -> dict[str, Any]:
         """Return inputs by the graph's names; raise if they are not those that it takes."""
         if is_frame(inputs) and self.columns:
-            inputs = self._by_column(inputs)
+            inputs = numbers_of(columns_of(inputs, self.columns))
         if not isinstance(inputs, Mapping):
             parts = inputs if isinstance(inputs, tuple) else (inputs,)
             has_all = len(parts) == len(self._inputs)
@@ -260,16 +268,6 @@ class OnnxRunner(Runner):
                 f"{', '.join(map(str, inputs)) or 'none'}. Pass a mapping by name."
             )
         return dict(inputs)
-
-    def _by_column(self, frame: Any) -> Array:
-        """Return the columns of a data frame in the model's order."""
-        missing = [name for name in self.columns if name not in frame.columns]
-        if missing:
-            raise InputError(
-                f"the table lacks the columns {listed(missing)} of the model. It has "
-                f"{listed(list(map(str, frame.columns)))}."
-            )
-        return numbers_of(frame[list(self.columns)])
 
     def typed(self, name: str, part: Any) -> Array:
         """Return an input in the graph's type; integers may become floats, but not vice versa."""
@@ -305,6 +303,17 @@ class OnnxRunner(Runner):
             "device": "cpu" if self.device is None else str(self.device).partition(":")[0],
             "onnxruntime_version": require("onnxruntime", "onnx").__version__,
         }
+
+
+def columns_of(frame: Any, columns: Sequence[str]) -> Any:
+    """Return the columns of a data frame that a model takes, in its order."""
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise InputError(
+            f"the table lacks the columns {listed(missing)} of the model. It has "
+            f"{listed(list(map(str, frame.columns)))}."
+        )
+    return frame[list(columns)]
 
 
 def numbers_of(table: Any) -> Array:

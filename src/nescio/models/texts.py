@@ -99,6 +99,17 @@ class TextTokenizer:
         cut = [row for row, text in enumerate(encodings, first_row) if text.overflowing]
         return Tokens(arrays, lengths, cut)
 
+    def limit(self) -> int:
+        """Return the maximum length; raise if there is none."""
+        if self.max_tokens is None:
+            raise ParameterError(
+                "the tokenizer has no maximum length, and a service needs one. Set it, and pass "
+                "the tokenizer again: tokenizer.enable_truncation(256), or of transformers "
+                "tokenizer.model_max_length = 256. Of a tokenizer.json: tokenizer = "
+                "tokenizers.Tokenizer.from_file(path); then save(path)."
+            )
+        return self.max_tokens
+
     def json(self) -> str:
         """Return it as a tokenizer.json, with its maximum length."""
         return str(self._tokenizer.to_str())

@@ -14,7 +14,7 @@ from nescio.errors import InputError, NescioError, ParameterError, ShapeError
 from nescio.models import wrap
 from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.models.inputs import n_rows
-from nescio.models.onnx_models import DTYPES, OnnxRunner
+from nescio.models.onnx_models import DTYPES, THRESHOLD_KEY, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
@@ -32,8 +32,14 @@ class Model:
     """A wrapped ONNX graph, which has to fit the detector, and its preprocessing of images."""
 
     def __init__(self, settings: Settings, detector: Detector) -> None:
+        path = settings.model
+        if path is None or path.suffix.lower() != ".onnx":
+            raise ParameterError(
+                f"the model must be an .onnx file, got {str(path)!r}. Write one in Python: "
+                "nescio.export_onnx(wrapped, 'model.onnx')."
+            )
         self.wrapped = wrap(
-            settings.model,
+            path,
             detector=detector,
             output=settings.logits,
             features=settings.features,
@@ -41,8 +47,13 @@ class Model:
             tokenizer=settings.tokenizer,
         )
         runner = self.wrapped.runner
-        if not isinstance(runner, OnnxRunner):
-            raise ParameterError(f"{settings.model} is not an ONNX file.")
+        assert isinstance(runner, OnnxRunner)
+        stored = runner.metadata(THRESHOLD_KEY, dict)
+        if stored not in (None, detector.calibration_.threshold_values):
+            logger.warning(
+                "the model file holds another detector, which is not used",
+                extra={"model": str(path), "detector": str(settings.detector)},
+            )
         shapes = {node.name: node.shape for node in runner.session.get_outputs()}
         width = (shapes[runner.output] or [None])[-1]
         expected = detector.n_columns_.get("logits")
@@ -52,13 +63,9 @@ class Model:
                 "a detector on outputs of this model."
             )
         self.tokenizer, self.columns = runner.tokenizer, runner.columns
-        if self.tokenizer is not None and self.tokenizer.max_tokens is None:
-            raise ParameterError(
-                "the tokenizer has no maximum length, and a service needs one.",
-                "Set it in Python: "
-                "tokenizer = tokenizers.Tokenizer.from_file(path); "
-                "tokenizer.enable_truncation(256); tokenizer.save(path).",
-            )
+        self.texts: TextLimits | None = None
+        if self.tokenizer is not None:
+            self.texts = TextLimits(self.tokenizer.limit(), MAX_TEXTS, MAX_CHARACTERS)
         self.inputs = {node.name: _described(node) for node in runner.session.get_inputs()}
         # A matrix of whole numbers may be token ids.
         self._tokens = [
@@ -88,10 +95,8 @@ class Model:
 
     def describe(self) -> ModelDescription:
         """Return what a client must send."""
-        texts = None
-        if self.tokenizer is not None and self.tokenizer.max_tokens is not None:
-            texts = TextLimits(self.tokenizer.max_tokens, MAX_TEXTS, MAX_CHARACTERS)
-        return ModelDescription([*self.inputs.values()], [*self.columns], self.preprocessing, texts)
+        inputs, columns = [*self.inputs.values()], [*self.columns]
+        return ModelDescription(inputs, columns, self.preprocessing, self.texts)
 
     def image_input(self, content: bytes, decoders: Decoders) -> dict[str, Array]:
         """Return an image file as the input of the model."""
