@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
