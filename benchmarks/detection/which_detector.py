@@ -137,15 +137,6 @@ ROWS = (
         "digit scenes, patients, flights",
     ),
     Row(
-        "logits of images, up to 20 labels",
-        LOGITS,
-        "label_gap",
-        ("max_logit", ON_LOGITS, "joint_energy"),
-        DIGITS,
-        "digit scenes",
-        more=COCO,
-    ),
-    Row(
         "logits of images, more than 20 labels",
         LOGITS,
         "top_k_joint_energy(k=20)",

@@ -84,8 +84,8 @@ def test_the_claims_on_the_default_are_those_of_the_committed_results():
     worst = max(value for by_set in claims.worse_on_tables().values() for value in by_set.values())
     assert f"it was {worst:.1f} points worse" in readme
     rows = claims.claims().splitlines()[2:]
-    trained, *untrained, unseen = (float(row.split("+")[1].split(" points")[0]) for row in rows)
-    assert trained == 0
+    trained, *untrained, unseen = (float(re.search(r"([+-][\d.]+) points", row)[1]) for row in rows)
+    assert trained <= 0
     assert "worse than joint energy on none of the 30 sets" in readme
     assert f"had not seen, at most {unseen} points worse (24 sets)" in readme
     assert f"without training data, at most {max(untrained)}." in readme
