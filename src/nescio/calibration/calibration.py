@@ -382,6 +382,7 @@ _KINDS = {LABEL_COUNT: "predicted labels", TOP_LABEL: "most likely label", CUSTO
 # Label counts, or labels, are merged into groups until each can expect this many samples. With
 # fewer samples a threshold is valid, but the share that it keeps varies by several per cent.
 MIN_GROUP_SIZE = 100
+_HINTED = 5  # unknown groups that are compared with the known ones
 _PILOT_SHARE = 5  # one sample in five is used to choose the groups
 
 
@@ -439,11 +440,13 @@ class Calibration(Result):
         tpr: float = 0.95,
         confidence: float | None = None,
         groups: Any = None,
+        why_few: str = "",
     ) -> Calibration:
         """Calibrate on the scores of held-out data.
 
         `groups` gives the group name of each sample; without it, there is one threshold. Groups
-        with too few samples get none of their own: the threshold of all samples holds for them.
+        with too few samples get none of their own: the threshold of all samples holds for them, and
+        a warning has `why_few`.
         """
         scores = checked_scores(scores)
         if groups is None:
@@ -461,8 +464,8 @@ class Calibration(Result):
         if small:
             warn(
                 f"too few samples in {counted(len(small), 'group')}: {listed(small)} "
-                f"({guarantee_text(tpr, confidence)} needs {needed:,} in each). The threshold of "
-                "all samples together holds there: nothing is promised for such a group alone.",
+                f"({guarantee_text(tpr, confidence)} needs {needed:,} in each).{why_few} The "
+                "threshold of all samples together holds there, and promises nothing for a group.",
                 GroupWarning,
             )
         large = [str(name) for name, size in sizes.items() if size >= needed]
@@ -579,12 +582,14 @@ class Calibration(Result):
         unknown = sorted(set(names.tolist()) - set(own))
         if unknown:
             rows = np.isin(names, unknown)
+            n_rows = f"{'all ' if rows.all() else ''}{counted(int(rows.sum()), 'row')}"
+            alike = ((name, nearest(name, own)[:-1]) for name in unknown[:_HINTED])
+            hint = next((f"{hint} by {name!r}?" for name, hint in alike if hint), "")
+            which = listed([name or "(no name)" for name in unknown])
             warn(
-                f"no threshold was calibrated for {counted(len(unknown), 'group')}: "
-                f"{listed([name or '(no name)' for name in unknown])}, with "
-                f"{counted(int(rows.sum()), 'row')}.{nearest(unknown[0], own)} That of all "
-                "calibration samples together is used: nothing is promised for such a group alone. "
-                "Calibrate again with samples of it.",
+                f"no threshold was calibrated for {counted(len(unknown), 'group')}: {which}, with "
+                f"{n_rows}; calibrated are {listed(own)}.{hint} The threshold of all samples "
+                "together holds there, and promises nothing for a group.",
                 GroupWarning,
             )
             names = np.where(rows, ALL, names)

@@ -230,7 +230,8 @@ def score_stream(
     of rows that are done. By default, the threads of this process are the `engine`.
     """
     writer = None if output is None else TableWriter(output, force=force)
-    _check_names(stream.kept_names, COLUMNS, "the table of verdicts has a column")
+    verdicts = "the table of verdicts has a column"
+    _check_names(stream.kept_names, COLUMNS, verdicts, groups=stream.group_column)
     run = engine or (lambda score, stream: map_ahead(score, stream.blocks(), _WORKERS))
     limit = None
     if fdr is not None:
@@ -284,13 +285,17 @@ def suspicion_order(calibration: Calibration, columns: Mapping[str, Any]) -> Arr
     return np.lexsort([np.asarray(key) for key in keys])
 
 
-def _check_names(names: Iterable[str], taken: Container[str], why: str) -> None:
+def _check_names(
+    names: Iterable[str], taken: Container[str], why: str, groups: str | None = None
+) -> None:
     """Raise if a kept column has the name of another one in the table of verdicts."""
     clash = next((name for name in names if name in taken), None)
     if clash is not None:
+        advice = "Rename it."
+        if clash != groups:
+            advice = f"Leave it out with --ignore {clash}, or rename it."
         raise InputError(
-            f"the column {clash!r} cannot be kept, because {why} of the same name. Leave it out "
-            f"with --ignore {clash}, or rename it."
+            f"the column {clash!r} cannot be kept, because {why} of the same name. {advice}"
         )
 
 
