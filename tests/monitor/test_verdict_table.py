@@ -89,7 +89,7 @@ def test_times_that_are_not_in_order_get_a_warning(tmp_path, times, row):
 def test_what_is_no_time_gets_a_warning(tmp_path, times):
     rows = "".join(f"1.5,0.5,True,{time}\n" for time in times)
     (tmp_path / "x.csv").write_text(f"score,p_value,in_distribution,site\n{rows}")
-    why = f"perhaps not in order of time: '{times[0]}', in 'site', or others are no numbers or ISO"
+    why = rf"row 0 \({times[0]}\) is earlier than a row before it, or no number or ISO 8601 time"
     with pytest.warns(NescioWarning, match=why):
         assert read_scored(tmp_path / "x.csv", time_column="site")[1] == times
 

@@ -35,12 +35,11 @@ from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
 from nescio._io.files import as_groups
 from nescio._validation import (
-    FEWEST_KNOWN,
-    SHARE_KNOWN,
     Array,
     BoolArray,
     checked_scores,
     checked_share,
+    n_equal,
     to_numpy,
 )
 from nescio.errors import (
@@ -617,15 +616,11 @@ class Calibration(Result):
 
         Empty if they do not.
         """
-        own = self.scores[np.isfinite(self.scores)]
-        distinct = np.unique(own)
-        n_equal = np.count_nonzero(np.isin(scores, distinct))
-        # A detector may learn from half of the held-out data. Some scores are equal by nature.
-        few = n_equal < max(FEWEST_KNOWN, SHARE_KNOWN * len(scores))
-        if few or len(distinct) < len(own) / 2:
+        n = n_equal(scores, self.scores[np.isfinite(self.scores)])
+        if not n:
             return ""
         return (
-            f"{n_equal:,} of {len(scores):,} scores are exactly those of calibration inputs. If "
+            f"{n:,} of {len(scores):,} scores are exactly those of calibration inputs. If "
             "these are the same inputs, pass others: compared with themselves, nothing can change."
         )
 

@@ -123,7 +123,7 @@ def evaluate_detectors(
     else:
         _print_comparison(comparison, first if first in comparison.scores else comparison.best)
         said = any("--held-out" in reason for reason in comparison.skipped.values())
-        if names is None and held_out is None and not said:
+        if AUTO_DETECTOR in wanted and held_out is None and not said:
             which = "calibrate for logits alone" if sets.id.get("features") is None else "calibrate"
             say(f"The default of {which} has no row: it learns from held-out data (--held-out).")
 

@@ -230,8 +230,7 @@ def score_stream(
     of rows that are done. By default, the threads of this process are the `engine`.
     """
     writer = None if output is None else TableWriter(output, force=force)
-    verdicts = "the table of verdicts has a column"
-    _check_names(stream.kept_names, COLUMNS, verdicts, groups=stream.group_column)
+    _check_names(stream.kept_names, COLUMNS, "the table of verdicts has a column")
     run = engine or (lambda score, stream: map_ahead(score, stream.blocks(), _WORKERS))
     limit = None
     if fdr is not None:
@@ -285,17 +284,13 @@ def suspicion_order(calibration: Calibration, columns: Mapping[str, Any]) -> Arr
     return np.lexsort([np.asarray(key) for key in keys])
 
 
-def _check_names(
-    names: Iterable[str], taken: Container[str], why: str, groups: str | None = None
-) -> None:
+def _check_names(names: Iterable[str], taken: Container[str], why: str) -> None:
     """Raise if a kept column has the name of another one in the table of verdicts."""
     clash = next((name for name in names if name in taken), None)
     if clash is not None:
-        advice = "Rename it."
-        if clash != groups:
-            advice = f"Leave it out with --ignore {clash}, or rename it."
         raise InputError(
-            f"the column {clash!r} cannot be kept, because {why} of the same name. {advice}"
+            f"the column {clash!r} cannot be kept, because {why} of the same name. Rename it or, "
+            f"unless it holds the groups, leave it out with --ignore {clash}."
         )
 
 

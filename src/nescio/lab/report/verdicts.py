@@ -236,7 +236,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     detector, outputs = chosen.detector, evidence.id_outputs
     groups, verdicts = _groups(detector, outputs), chosen.assess(outputs)
     promise = Promise.of(detector, verdicts)
-    above = _above(detector, verdicts)
+    above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
     n_listed = min(promise.n_flagged, _LISTED)
     order = suspicion_order(detector.calibration_, verdicts.columns())
     # What cannot be used needs no look: it comes after the other flagged inputs.
@@ -308,12 +308,6 @@ def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
     text = f"The detector was not calibrated for the group {listed(names, quoted=False)}: the "
     text += "threshold of all groups together is used there, and nothing is promised."
     return text if names else ""
-
-
-def _above(detector: Detector, verdicts: Assessment) -> Values:
-    """Return how far scores are above their thresholds."""
-    distances: Values = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
-    return distances
 
 
 def _groups(detector: Detector, outputs: Outputs) -> Any:
