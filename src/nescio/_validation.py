@@ -34,7 +34,7 @@ Array = NDArray[Any]
 FloatArray = NDArray[np.floating[Any]]
 BoolArray = NDArray[np.bool_]
 
-FEWEST_KNOWN, SHARE_KNOWN = 20, 0.2  # samples of two sets that are equal, before it is said
+_FEWEST_EQUAL, _SHARE_EQUAL = 20, 0.2  # of the samples of a set, in another one
 _ROWS_AT_ONCE = 1000  # a hash needs memory for as many rows
 _FRAMES = (
     ("pandas", "DataFrame"),
@@ -482,3 +482,11 @@ def row_hashes(matrix: Array) -> NDArray[np.uint64]:
             values = np.ascontiguousarray(matrix[part], dtype=np.float32)
         rows[part] = values.view(np.uint32) @ factors
     return rows
+
+
+def n_equal(values: Array, others: Array) -> int:
+    """Return how many values are among others; 0 if few are, or if others are equal by nature."""
+    distinct = np.unique(others)
+    n = int(np.count_nonzero(np.isin(values, distinct)))
+    few = n < max(_FEWEST_EQUAL, _SHARE_EQUAL * len(values))
+    return 0 if few or len(distinct) < len(others) / 2 else n

@@ -364,10 +364,15 @@ def test_a_group_without_a_threshold_gets_that_of_all_samples(rng):
     assert calibration.n_samples == 400
     together = Calibration.from_scores(scores)
     with pytest.warns(
-        GroupWarning, match=r"calibrated for 3 groups: '.no name.', 'new', 'tiny', with \d+ rows\."
+        GroupWarning,
+        match=r"3 groups: '.no name.', 'new', 'tiny', with 3 rows; calibrated are 'a', 'b'\. The",
     ):
         names = calibration.group_names(4, groups=["a", "new", "tiny", None])
     assert names.tolist() == ["a", "all", "all", "all"]
+    sites = Calibration.from_scores(scores, groups=np.repeat(["Graz", "Oslo"], 200))
+    hint = r"with all 2 rows; calibrated are 'Graz', 'Oslo'\. Did you mean 'Graz' by 'Gratz'\? The"
+    with pytest.warns(GroupWarning, match=hint):
+        sites.group_names(2, groups=["Bern", "Gratz"])
     assert calibration.threshold_of(names)[1:].tolist() == [together.threshold_of(None)] * 3
     new = rng.normal(size=4)
     p_values = calibration.p_values(new, names)

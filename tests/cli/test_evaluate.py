@@ -101,6 +101,19 @@ def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, succeeds, f
         assert f"the {role} data and the held-out data have the same rows" in err
 
 
+@pytest.mark.filterwarnings("default::nescio.errors.NescioWarning")
+def test_eval_takes_auto_and_says_that_groups_do_not_count(here, nescio, succeeds):
+    files = ("eval", "--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "0")
+    out = succeeds(*files, "--held-out", "val.npy", "-d", "auto", "-d", "msp")
+    assert "default by most likely label" in " ".join(out.split())
+    succeeds("calibrate", "val.npy", "--by", "label_count", "-o", "by.nescio")
+    code, _, err = nescio(*files, "-d", "by.nescio")
+    assert (code, "warning: by: scores are compared, without its thresholds" in err) == (0, True)
+    assert "exactly those of calibration inputs" in nescio(
+        "eval", "--id", "val.npy", *files[3:], "-d", "by.nescio"
+    )[2]  # fmt: skip
+
+
 # --- choose ---------------------------------------------------------------------------------------
 
 
@@ -120,6 +133,23 @@ def test_choose_prints_the_ranking(outputs, nescio):
     assert f"{result['pick']} *" in out
     assert result["summary"] in out.replace("\n\n", "\n")
     assert "left out odin: it reads odin_max, but" in out
+
+
+def test_choose_ignores_a_column_of_the_held_out_table_alone(tmp_path, monkeypatch, succeeds):
+    """As calibrate, eval and report do."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name, n in (("train", 300), ("val", 200)):
+        site = {"site": 1.5} if name == "val" else {}
+        rows = [
+            dict(zip("abcdef", row, strict=True))
+            | {"labels": (row > 0).astype(int).tolist()}
+            | site
+            for row in rng.normal(0, 2, (n, 6))
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = ("--train", "train.jsonl", "--held-out", "val.jsonl", "--ignore", "site")
+    assert "joint_energy" in succeeds("choose", *files, "-d", "joint_energy", "-d", "msp")
 
 
 def test_choose_does_as_it_is_told(outputs, succeeds):
@@ -186,7 +216,7 @@ def test_a_report_of_ones_own_outputs(succeeds, fails, small_run, tmp_path):
     succeeds("report", *inputs, "-o", target, "--title", "Of my own")
     page = target.read_text("utf-8")
     assert "<title>Of my own" in page
-    assert "it learns from data: pass training outputs" in page
+    assert re.search(r"<li>\d+ detectors \(.*\): each learns from data: pass training", page)
     assert "On mine against other: default (joint_energy) lets" in page  # of few inputs
     assert "NAME must be one of mine, other" in fails(
         *("report", *inputs, "--images", "third=.", "-o", target, "--force"),
@@ -227,6 +257,10 @@ def test_a_report_without_ood_data(nescio, succeeds, fails, tmp_path, monkeypatc
         *report, "--id", "few.csv"
     )
     assert "there is no file" in fails(*report, "--id", "new.csv", "--detector", "none.nescio")
+    rows = ["a,b,c,d", *40 * ["1.5,-2.5,0.5,0.5"], *20 * ["1.5,,0.5,0.5"]]
+    (tmp_path / "bad.csv").write_text("\n".join(rows))
+    for more in (("--detector", "tagger.nescio"), ("--held-out", "earlier.csv"), ()):
+        assert "bad.csv: logits hold NaN" in fails(*report, "--id", "bad.csv", *more)
     unused = ("--detector", "tagger.nescio", "--held-out", "earlier.csv")
     assert "--held-out are not used" in nescio(*report, "--id", "new.csv", *unused)[2]
     compared = (*report, "--id", "new.csv", "--ood", "few.csv", *unused)
@@ -273,7 +307,7 @@ def test_a_saved_detector_is_compared_as_it_is(succeeds, outputs, tmp_path):
     succeeds("report", *sets, "--detector", "knn.nescio", "-o", "r.html")
     page = (tmp_path / "r.html").read_text("utf-8")
     assert re.search(r"knn \(knn\) lets \S+ % through \(place \d+\), joint_energy lets", page)
-    assert "<code>knn with standard settings</code>: it learns from data" in page
+    assert "knn with standard settings" in page
 
 
 WRONG = {

@@ -68,6 +68,9 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
     out = succeeds(*fit, *by_camera)
     assert "(group 007). With 400" in out  # not the number 7
     assert "(any other group). With 800" in out
+    new.rename(columns={"camera": "id"}).to_csv("id.csv", index=False)
+    err = fails("score", "x.nescio", "id.csv", "--group-column", "id", "-o", "s.csv")
+    assert "Rename it or, unless it holds the groups," in err
     detector = ns.load("x.nescio")
     with pytest.warns(ns.errors.GroupWarning):
         expected = detector.assess(logits, groups=new["camera"])

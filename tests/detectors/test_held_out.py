@@ -6,7 +6,7 @@ import pytest
 import nescio as ns
 from nescio.checks import make_outputs
 from nescio.detectors.base import learning_half
-from nescio.errors import InputError, ShapeError, TooFewSamplesError
+from nescio.errors import GroupWarning, InputError, ShapeError, TooFewSamplesError
 
 
 class Centred(ns.Detector):
@@ -95,6 +95,9 @@ def test_too_few_samples_say_that_half_of_them_are_learned_from(logits):
     with pytest.raises(TooFewSamplesError, match=message + "the p-values .* twice as many"):
         Centred().calibrate(logits[:36])
     Centred().calibrate(logits[:37])
+    groups = np.where(np.arange(200) < 20, "small", "large")
+    with pytest.warns(GroupWarning, match=r"needs 19 in each\). Half of the .* twice as many"):
+        Centred().calibrate(make_outputs(200).logits, groups=groups)
     with pytest.raises(TooFewSamplesError, match="none of the 0 rows"):
         Centred().calibrate(logits[:1])
 

@@ -159,7 +159,7 @@ def test_bad_rows_are_named_by_their_block(detector, frame):
 @pytest.mark.parametrize("name", ["score", "p_value", "in_distribution", "group"])
 def test_a_name_that_the_output_has_is_an_error_before_any_work(detector, frame, name):
     frame.rename(columns={"text": name}).to_parquet("x.parquet")
-    with pytest.raises(InputError, match=rf"'{name}' cannot be kept.* --ignore {name}, or rename"):
+    with pytest.raises(InputError, match=rf"'{name}' cannot be kept.* Rename .* --ignore {name}\."):
         score_stream(detector, opened("x.parquet"), "y.parquet")
     assert sorted(path.name for path in Path().iterdir()) == ["x.parquet"]
     score_stream(detector, opened("x.parquet", ignore=[name]), "y.parquet")

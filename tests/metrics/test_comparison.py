@@ -463,9 +463,7 @@ def test_mistakes_are_explained(logits, change, error, reason):
 
 def test_samples_in_two_sets_are_noticed(logits):
     known, far = logits["known"], logits["far"]
-    with pytest.warns(
-        NescioWarning, match="^50 of the 110 rows of the OOD data 'ood' are"
-    ):
+    with pytest.warns(NescioWarning, match="^50 of the 110 rows of the OOD data 'ood' are"):
         compared(known, np.concatenate([known[:50], far]))
     detector = ns.JointEnergy().calibrate(known)
     with pytest.warns(NescioWarning, match=r"^mine: \d+ of \d+ scores are exactly those of calib"):

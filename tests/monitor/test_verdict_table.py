@@ -9,7 +9,7 @@ import pytest
 import nescio as ns
 from fixtures.streams import logits_of, read_scored
 from nescio._io.files import write_table
-from nescio.errors import FileError, InputError, ParameterError
+from nescio.errors import FileError, InputError, NescioWarning, ParameterError
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -55,7 +55,8 @@ def test_missing_ids_and_times_are_empty(tmp_path, suffix):
     assert read_scored(path, id_column="photo")[0].ids.tolist() == ["9007199254740993", ""]
     first, second = read_scored(path, time_column="when")[1]
     assert (first[:13], second) == ("2026-01-02T03", "")
-    assert read_scored(path, time_column="text")[1][1] == ""
+    with pytest.warns(NescioWarning):
+        assert read_scored(path, time_column="text")[1][1] == ""
     for option in ("id_column", "time_column"):
         with pytest.raises(ParameterError, match=r"no column 'fhoto'\. Did you mean 'photo'"):
             read_scored(path, **{option: "fhoto"})
@@ -70,8 +71,6 @@ def test_missing_ids_and_times_are_empty(tmp_path, suffix):
         (["2026-01-02T03:00:00.123456789", "2026-01-02T03:00:00.123456790"], None),
         (["2026-03-29 01:59:59+01:00", "2026-03-29 03:00:00+02:00"], None),
         (["8", "9", "10", "10"], None),
-        (["Tuesday", "Monday"], None),
-        (["2026-01-02", "2026-01-01T00:00:00Z"], None),
         (["", ""], None),
     ],
 )
@@ -84,6 +83,15 @@ def test_times_that_are_not_in_order_get_a_warning(tmp_path, times, row):
     said = [str(warning.message) for warning in caught]
     assert len(said) == (row is not None)
     assert row is None or f"row {row} ({times[row]}) is earlier" in said[0]
+
+
+@pytest.mark.parametrize("times", [["Oslo", "Lima"], ["2026-01-02", "2026-01-01T00:00:00Z"]])
+def test_what_is_no_time_gets_a_warning(tmp_path, times):
+    rows = "".join(f"1.5,0.5,True,{time}\n" for time in times)
+    (tmp_path / "x.csv").write_text(f"score,p_value,in_distribution,site\n{rows}")
+    why = rf"row 0 \({times[0]}\) is earlier than a row before it, or no number or ISO 8601 time"
+    with pytest.warns(NescioWarning, match=why):
+        assert read_scored(tmp_path / "x.csv", time_column="site")[1] == times
 
 
 def test_ids_that_look_like_formulas_come_back(tmp_path, detector):

@@ -35,12 +35,11 @@ from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
 from nescio._io.files import as_groups
 from nescio._validation import (
-    FEWEST_KNOWN,
-    SHARE_KNOWN,
     Array,
     BoolArray,
     checked_scores,
     checked_share,
+    n_equal,
     to_numpy,
 )
 from nescio.errors import (
@@ -374,6 +373,7 @@ _KINDS = {LABEL_COUNT: "predicted labels", TOP_LABEL: "most likely label", CUSTO
 # Label counts, or labels, are merged into groups until each can expect this many samples. With
 # fewer samples a threshold is valid, but the share that it keeps varies by several per cent.
 MIN_GROUP_SIZE = 100
+_HINTED = 5  # unknown groups that are compared with the known ones
 _PILOT_SHARE = 5  # one sample in five is used to choose the groups
 
 
@@ -431,11 +431,13 @@ class Calibration(Result):
         tpr: float = 0.95,
         confidence: float | None = None,
         groups: Any = None,
+        why_few: str = "",
     ) -> Calibration:
         """Calibrate on the scores of held-out data.
 
         `groups` gives the group name of each sample; without it, there is one threshold. Groups
-        with too few samples get none of their own: the threshold of all samples holds for them.
+        with too few samples get none of their own: the threshold of all samples holds for them, and
+        a warning has `why_few`.
         """
         scores = checked_scores(scores)
         if groups is None:
@@ -453,8 +455,8 @@ class Calibration(Result):
         if small:
             warn(
                 f"too few samples in {counted(len(small), 'group')}: {listed(small)} "
-                f"({guarantee_text(tpr, confidence)} needs {needed:,} in each). The threshold of "
-                "all samples together holds there: nothing is promised for such a group alone.",
+                f"({guarantee_text(tpr, confidence)} needs {needed:,} in each).{why_few} The "
+                "threshold of all samples together holds there, and promises nothing for a group.",
                 GroupWarning,
             )
         large = [str(name) for name, size in sizes.items() if size >= needed]
@@ -571,12 +573,14 @@ class Calibration(Result):
         unknown = sorted(set(names.tolist()) - set(own))
         if unknown:
             rows = np.isin(names, unknown)
+            n_rows = f"{'all ' if rows.all() else ''}{counted(int(rows.sum()), 'row')}"
+            alike = ((name, nearest(name, own)[:-1]) for name in unknown[:_HINTED])
+            hint = next((f"{hint} by {name!r}?" for name, hint in alike if hint), "")
+            which = listed([name or "(no name)" for name in unknown])
             warn(
-                f"no threshold was calibrated for {counted(len(unknown), 'group')}: "
-                f"{listed([name or '(no name)' for name in unknown])}, with "
-                f"{counted(int(rows.sum()), 'row')}.{nearest(unknown[0], own)} That of all "
-                "calibration samples together is used: nothing is promised for such a group alone. "
-                "Calibrate again with samples of it.",
+                f"no threshold was calibrated for {counted(len(unknown), 'group')}: {which}, with "
+                f"{n_rows}; calibrated are {listed(own)}.{hint} The threshold of all samples "
+                "together holds there, and promises nothing for a group.",
                 GroupWarning,
             )
             names = np.where(rows, ALL, names)
@@ -604,15 +608,11 @@ class Calibration(Result):
 
         Empty if they do not.
         """
-        own = self.scores[np.isfinite(self.scores)]
-        distinct = np.unique(own)
-        n_equal = np.count_nonzero(np.isin(scores, distinct))
-        # A detector may learn from half of the held-out data. Some scores are equal by nature.
-        few = n_equal < max(FEWEST_KNOWN, SHARE_KNOWN * len(scores))
-        if few or len(distinct) < len(own) / 2:
+        n = n_equal(scores, self.scores[np.isfinite(self.scores)])
+        if not n:
             return ""
         return (
-            f"{n_equal:,} of {len(scores):,} scores are exactly those of calibration inputs. If "
+            f"{n:,} of {len(scores):,} scores are exactly those of calibration inputs. If "
             "these are the same inputs, pass others: compared with themselves, nothing can change."
         )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +30,14 @@ from nescio.cli.console import (
     stages,
     working,
 )
-from nescio.errors import DefaultDetectorWarning, NescioWarning, ParameterError, require, warn
+from nescio.errors import (
+    DefaultDetectorWarning,
+    NescioWarning,
+    ParameterError,
+    error_context,
+    require,
+    warn,
+)
 
 if TYPE_CHECKING:
     from nescio.metrics.comparison import Comparison
@@ -60,7 +66,7 @@ def evaluate_detectors(
         list[str] | None,
         detectors_option(
             "A detector, such as top_k_joint_energy(k=3), the file of a calibrated one, or 'all'. "
-            "If not given: all, and what calibrate chooses by default, which needs --held-out."
+            "'auto' is what calibrate chooses by default, with --held-out. Default: auto and all."
         ),
     ] = None,
     train: Train = None,
@@ -78,28 +84,28 @@ def evaluate_detectors(
 
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
-    from nescio.detectors.combined import default_detector
+    from nescio.detectors.combined import AUTO_DETECTOR, default_detector
     from nescio.detectors.registry import build_detector
     from nescio.metrics.comparison import compare
     from nescio.outputs.sets import read_sets
 
-    detectors = {}
-    for name in _expanded(names):
+    detectors, wanted = {}, _expanded([AUTO_DETECTOR, _ALL] if names is None else names)
+    for name in wanted:
         if name.endswith(".nescio"):
             detectors[Path(name).stem] = load_detector(Path(name), nonfinite=nonfinite)
-        else:
+        elif name != AUTO_DETECTOR:
             detectors[name] = build_detector(name, nonfinite=nonfinite)
     sets = read_sets(id_path, ood_paths, train, held_out, **files.reading())
-    default = next(iter(detectors))
-    if names is None:
+    if AUTO_DETECTOR in wanted:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DefaultDetectorWarning)  # all detectors are compared
             chosen = default_detector(
                 sets.train, sets.held_out, tpr=tpr, nonfinite=nonfinite or "raise"
             )
         default = chosen.detector.text(defaults=False)
-        if default not in detectors:  # a combination with other parts
-            detectors, default = {_DEFAULT: chosen.detector, **detectors}, _DEFAULT
+        default = default if default in detectors else _DEFAULT  # a combination with other parts
+        detectors = {default: chosen.detector, **detectors}
+    first = default if wanted[0] == AUTO_DETECTOR else next(iter(detectors))
     with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
         comparison = compare(
             sets.id,
@@ -115,9 +121,9 @@ def evaluate_detectors(
     if as_json:
         print_json(comparison.as_dict())
     else:
-        _print_comparison(comparison, default if default in comparison.scores else comparison.best)
+        _print_comparison(comparison, first if first in comparison.scores else comparison.best)
         said = any("--held-out" in reason for reason in comparison.skipped.values())
-        if names is None and held_out is None and not said:
+        if AUTO_DETECTOR in wanted and held_out is None and not said:
             which = "calibrate for logits alone" if sets.id.get("features") is None else "calibrate"
             say(f"The default of {which} has no row: it learns from held-out data (--held-out).")
 
@@ -131,6 +137,8 @@ def _expanded(names: list[str] | None) -> list[str]:
 
 def _print_comparison(comparison: Comparison, by_label: str) -> None:
     """Print a table for each OOD set, one detector by label, and what was left out."""
+    from nescio.metrics.comparison import left_out
+
     for ood in comparison.results:
         _print_results(comparison, ood)
         if ood in comparison.notes:
@@ -148,19 +156,8 @@ def _print_comparison(comparison: Comparison, by_label: str) -> None:
             f"{name}: a random sample of the {n_rows:,} rows was read"
             for name, n_rows in comparison.sampled.items()
         ),
-        *_left_out(comparison.skipped),
+        *(f"left out {text}" for text in left_out(comparison.skipped)),
     )
-
-
-def _left_out(skipped: Mapping[str, str]) -> list[str]:
-    """Say which detectors were left out, in one line for each reason."""
-    lines = []
-    for reason in dict.fromkeys(skipped.values()):
-        names = [name for name in skipped if skipped[name] == reason]
-        who = f"{len(names)} detectors ({', '.join(names)})" if len(names) > 1 else names[0]
-        which = re.sub("^it ", "each ", reason) if len(names) > 1 else reason
-        lines.append(f"left out {who}: {which}")
-    return lines
 
 
 def _print_results(comparison: Comparison, ood: str) -> None:
@@ -252,18 +249,20 @@ def choose(
     """
     from nescio.choosing import choose as choose_detector
     from nescio.choosing.choice import COLUMNS
+    from nescio.metrics.comparison import left_out
     from nescio.outputs.files import read_outputs
 
     corrupted = _named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     reading = files.reading()
-    learned_from = read_outputs(train, **reading)
+    calibrated_on = read_outputs(held_out, **reading)
+    learned_from = read_outputs(train, **reading, first=calibrated_on)
     with stages() as watch, watch("leaving labels out", folds) as advance:
         choice = choose_detector(
             learned_from,
-            read_outputs(held_out, **reading, first=learned_from),
+            calibrated_on,
             detectors=None if names is None else _expanded(names),
             far={
-                name: read_outputs(path, **reading, first=learned_from)
+                name: read_outputs(path, **reading, first=calibrated_on)
                 for name, path in corrupted.items()
             },
             n_folds=folds,
@@ -283,7 +282,7 @@ def choose(
         caption="* the pick",
     )
     say(choice.summary())
-    say(*_left_out(choice.skipped))
+    say(*(f"left out {text}" for text in left_out(choice.skipped)))
 
 
 def _named_paths(option: str, texts: Sequence[str] | None, form: str) -> dict[str, Path]:
@@ -386,7 +385,7 @@ def report(
         if loaded is not None and detector is not None:
             chosen = Chosen(f"{detector.stem} ({loaded.name})", loaded)
         else:
-            with working("calibrating"):
+            with working("calibrating"), error_context(held_out or id_path):
                 chosen, sets = choose_default(sets, how)
         given = {"ood": ood_paths, "detector": detector, "train": train, "held_out": held_out}
         paths = {"id": id_path, **{kind: path for kind, path in given.items() if path}}
@@ -412,7 +411,8 @@ def report(
     if chosen is None:
         title = title or lines[0].manifest.get("title") or lines[0].spec
     title = title or f"Report on {evidence[0].id_name}"
-    write_report(output, lines, evidence, title=title, chosen=chosen, force=force)
+    with error_context(id_path or results):
+        write_report(output, lines, evidence, title=title, chosen=chosen, force=force)
     if chosen is not None:
         say(chosen.headline(evidence[0].id_outputs))
     say(f"saved {output} ({output.stat().st_size / 1000:,.0f} kB)")

@@ -319,10 +319,14 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         self, data: DetectorInput, scores: Scores, tpr: float, confidence: float | None, groups: Any
     ) -> Calibration:
         """Calibrate the scores of held-out data, by group if asked to."""
+        half = (
+            " Half of the held-out data goes to the p-values or to whatever else "
+            f"{self.name} learns from it, so it takes twice as many samples."
+        ) * bool(self.learns_from_held_out)
         try:
             if not isinstance(groups, str):
                 return Calibration.from_scores(
-                    scores, tpr=tpr, confidence=confidence, groups=groups
+                    scores, tpr=tpr, confidence=confidence, groups=groups, why_few=half
                 )
             if groups not in (LABEL_COUNT, TOP_LABEL):
                 raise ParameterError(
@@ -338,12 +342,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 scores, data.logits, groups, tpr=tpr, confidence=confidence
             )
         except TooFewSamplesError as error:
-            hints = [str(error)]
-            if self.learns_from_held_out:
-                hints.append(
-                    "Half of the held-out data goes to the p-values or to whatever else "
-                    f"{self.name} learns from it, so it takes twice as many samples."
-                )
+            hints = [f"{error}{half}"]
             shape = (len(data.source), next(iter(data.arrays.matrices().values())).shape[1])
             by_a_model = bool(getattr(data.source, "manifest", None))  # no array of the user's
             if shape[0] < shape[1] and not by_a_model:

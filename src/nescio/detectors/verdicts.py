@@ -289,8 +289,8 @@ def _check_names(names: Iterable[str], taken: Container[str], why: str) -> None:
     clash = next((name for name in names if name in taken), None)
     if clash is not None:
         raise InputError(
-            f"the column {clash!r} cannot be kept, because {why} of the same name. Leave it out "
-            f"with --ignore {clash}, or rename it."
+            f"the column {clash!r} cannot be kept, because {why} of the same name. Rename it or, "
+            f"unless it holds the groups, leave it out with --ignore {clash}."
         )
 
 

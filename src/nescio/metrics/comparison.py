@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -499,6 +500,8 @@ def compare(
         calibration = getattr(chosen[name], "calibration_", None)
         if calibration is not None and (known := calibration.known(scored.id_scores)):
             warn(f"{name}: {known}", NescioWarning)
+        if calibration is not None and calibration.by is not None:
+            warn(f"{name}: scores are compared, without its thresholds by group.", NescioWarning)
     if not any(comparison.results.values()):
         name, reason = next(iter(comparison.skipped.items()))
         raise MissingInputError(f"{name} cannot be evaluated: {reason}")
@@ -636,6 +639,16 @@ def obstacle(detector: Detector, sets: Sets) -> str | None:
         if not detector.accepts_masked and np.isneginf(outputs.logits).any():
             return f"it does not accept masked labels (-inf), but {name} has some."
     return None
+
+
+def left_out(skipped: Mapping[str, str]) -> list[str]:
+    """Say which detectors were left out, in one line for each reason."""
+    lines = []
+    for reason in dict.fromkeys(skipped.values()):
+        names = [name for name in skipped if skipped[name] == reason]
+        who = f"{len(names)} detectors ({', '.join(names)})" if len(names) > 1 else names[0]
+        lines.append(f"{who}: {re.sub('^it ', 'each ', reason) if len(names) > 1 else reason}")
+    return lines
 
 
 def find_lead(ood: str, scores: Mapping[str, Scored]) -> Lead | None:

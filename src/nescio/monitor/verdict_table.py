@@ -70,15 +70,16 @@ class ScoredTable:
             columns = {name: table.column(name) for name in self._columns}
             times = None if self._time is None else _as_times(columns[self._time])
             if times is not None and last is not None:
-                row = _first_earlier([last, *times])
+                row = _first_unordered([last, *times])
                 last = next((time for time in reversed(times) if time), last)
                 if row is not None:
                     last = None
                     warn(
                         f"the rows of {self.path} are not in order of time: row "
                         f"{number * size + row - 1} ({times[row - 1]}) is earlier than a row "
-                        "before it. A monitor reads the rows in their order, so it cannot say "
-                        f"when a change began. Sort the table by {self._time!r}.",
+                        "before it, or no number or ISO 8601 time like the others. A monitor reads "
+                        "the rows in their order, so it cannot say when a change began. Sort the "
+                        f"table by {self._time!r}, or name another column.",
                         NescioWarning,
                     )
             yield self._assessment(columns), times
@@ -115,8 +116,11 @@ def _as_times(column: Any) -> list[str]:
     return as_ids(values)
 
 
-def _first_earlier(times: Sequence[str]) -> int | None:
-    """Return the first row whose time, a number or ISO 8601, is before that of an earlier row."""
+def _first_unordered(times: Sequence[str]) -> int | None:
+    """Return the first row whose time, a number or ISO 8601, is before that of an earlier row.
+
+    Times of another form cannot be compared: the first of them counts.
+    """
     rows = [row for row, text in enumerate(times) if text]
     parsers: tuple[Callable[[str], Any], ...] = (float, datetime.fromisoformat)
     for parse in parsers:
@@ -126,4 +130,4 @@ def _first_earlier(times: Sequence[str]) -> int | None:
             return next((row for row, (before, time) in steps if time < before), None)
         except (TypeError, ValueError):  # of another form, or only some have a time zone
             continue
-    return None
+    return max(1, rows[0]) if rows else None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nescio._io.tables import Columns
-from nescio._validation import FEWEST_KNOWN, SHARE_KNOWN, row_hashes
+from nescio._validation import n_equal, row_hashes
 from nescio.errors import NescioWarning, ParameterError, error_context, warn
 from nescio.outputs.files import MAX_ROWS, is_path, read_outputs
 from nescio.outputs.outputs import Outputs
@@ -74,9 +74,7 @@ def read_sets(
                 f"the {role} and the {other} have the same rows. Detectors would be tested on "
                 "data that they know: pass other samples."
             )
-        n_shared = np.count_nonzero(np.isin(b, a))
-        by_nature = len(np.unique(a)) < len(a) / 2  # few trees, few categories
-        if n_shared >= max(FEWEST_KNOWN, SHARE_KNOWN * len(b)) and not by_nature:
+        if n_shared := n_equal(b, a):
             warn(
                 f"{n_shared:,} of the {len(b):,} rows of the {other} are in the {role} too. If "
                 "they are the same samples, leave them out of one of the two.",

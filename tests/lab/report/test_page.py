@@ -311,5 +311,5 @@ def test_small_print_is_of_the_first_seed_only():
     once = build([*lines[:4], line("knn", 2, 0.5)])  # one seed, and not the first
     assert "50.00" in once.text
     assert "[49.00, 51.00]" not in once.text
-    assert "knn : no <features>." in build(lines[:4]).text
+    assert "knn: no <features>." in build(lines[:4]).text
     assert "no detector could run" in build([skipped]).text

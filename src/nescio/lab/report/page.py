@@ -37,7 +37,7 @@ from nescio.lab.report.figures import (
 )
 from nescio.lab.report.verdicts import Chosen, describe_verdicts
 from nescio.metrics import Evaluation
-from nescio.metrics.comparison import Spread, chance_note, compare_outputs
+from nescio.metrics.comparison import Spread, chance_note, compare_outputs, left_out
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
 from nescio.outputs.sets import Sets
@@ -299,6 +299,7 @@ def _standings(
     chance, is_alarming = chance_note(
         {name: [own for detector, _, own in ran if detector == name] for name in ranked}
     )
+    skipped = {line.detector: line.skipped for line in lines if line.evaluation is None}
     return {
         # No line break between a number and its deviation.
         "sentence": sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"),
@@ -316,7 +317,8 @@ def _standings(
         "caption": _caption(seeds, first),
         "chance": chance,
         "is_alarming": is_alarming,
-        "skipped": {line.detector: line.skipped for line in lines if line.evaluation is None},
+        "skipped": left_out(skipped),
+        "n_skipped": len(skipped),
     }
 
 
