@@ -49,7 +49,7 @@ BAD_JSON = {
     "numbers as ids": (
         b'{"logits": [[1, 2, 3, 4]], "ids": [7]}',
         400,
-        "Send text in double quotes",
+        "need double quotes, such as",
     ),
     "Python": (b"{'logits': [[1, 2, 3, 4]]}", 400, "need double quotes"),
     "not UTF-8": (b'{"logits": [[1, 2, 3, 4]], "ids": ["\xff"]}', 400),

@@ -392,6 +392,29 @@ def choose(page, *files):
     page.send("DOM.setFileInputFiles", files=[str(file) for file in files], nodeId=node)
 
 
+def test_there_is_no_field_for_what_nobody_can_paste(browser, folder, save_graph, tmp_path):
+    shown = "document.getElementById('logits-form').checkVisibility()"
+    nodes = [
+        ("ReduceMean", ["image"], ["features"], {"axes": [2, 3], "keepdims": 0}),
+        ("MatMul", ["features", "eye"], ["logits"], {}),
+    ]
+    ends = (
+        [("image", "float", ["batch", 3, 8, 8])],
+        [("logits", "float", ["batch", 3]), ("features", "float", ["batch", 3])],
+    )
+    eye = {"eye": np.eye(3, dtype=np.float32)}
+    model = save_graph(tmp_path / "image.onnx", nodes, *ends, eye)
+    values = np.random.default_rng(0).normal(size=(300, 3))
+    for detector, is_shown in ((ns.JointEnergy(), True), (ns.OutOfRange(), False)):
+        outputs = ns.Outputs(values, values)
+        detector.fit(outputs[:100]).calibrate(outputs[100:]).save(tmp_path / "d.nescio", force=True)
+        with serving(tmp_path / "d.nescio", "--model", model) as (_, url):
+            browser.open(f"{url}/")
+            browser.until(_READY)
+            assert browser.run(shown) == is_shown
+            browser.close()
+
+
 def test_an_image_gets_labels_and_a_verdict(page, folder):
     choose(page, folder / "red.png")
     assert verdict(page) == "✓ In-distribution"

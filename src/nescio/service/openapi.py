@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nescio._version import __version__
@@ -385,16 +386,12 @@ def examples_of(detector: DetectorDescription) -> dict[str, dict[str, Any]]:
     elif model is not None and model.columns:
         bodies["/v1/predict"] = {"inputs": {name: [0.5] for name in model.columns}} | groups
     elif model is not None and model.preprocessing is None:
-        inputs = {node.name: _ones(node) for node in model.inputs}
+        ones = {
+            node.name: np.ones([n or 1 for n in node.shape], node.dtype) for node in model.inputs
+        }
+        inputs = {name: array.tolist() for name, array in ones.items()}
         bodies["/v1/predict"] = {"inputs": inputs} | groups
     return bodies
-
-
-def _ones(node: ModelInput) -> Any:
-    values: Any = 1.0 if node.dtype.startswith("float") else 1
-    for place, size in reversed([*enumerate(node.shape)]):
-        values = [values] * (size or (2 if place else 1))
-    return values
 
 
 def make_document(examples: dict[str, dict[str, Any]]) -> bytes:

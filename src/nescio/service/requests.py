@@ -394,10 +394,8 @@ def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
             " JSON has no NaN and no infinity: leave such rows out, or send "
             '"-inf" for a masked label.'
         )
-    if "keys must be strings" in error:
-        return " Names and texts need double quotes."
-    if error.startswith("Expected `str`, got"):
-        return ' Send text in double quotes, such as "7".'
+    if "keys must be strings" in error or error.startswith("Expected `str`, got"):
+        return ' Names and texts need double quotes, such as "7".'
     if error.startswith("Not a number") or "`float | str | null`" in error:
         return ' Send numbers, and "-inf" for a masked label.'
     return ""

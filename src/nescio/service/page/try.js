@@ -59,7 +59,7 @@ function hint() {
       `${width() === null ? "Numbers" : plural(width(), "number")} per row, in the order of the ` +
       `columns in training${named ? `: ${named}; or the names of the columns first, in any order` : ""}. ` +
       "Separate them with commas, semicolons, spaces or tabs. Use one line per input. nan is a " +
-      "missing value. The JSON body of a request can have logits instead."
+      "missing value."
     );
   if (!readsOnlyLogits()) {
     const arrays = detector.scores_from
