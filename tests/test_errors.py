@@ -16,7 +16,7 @@ from nescio.errors import (
 )
 
 
-def test_the_docstring_draws_every_error_and_warning():
+def test_every_error_and_warning_says_what_it_is():
     kinds = [
         kind
         for kind in vars(errors).values()
@@ -24,7 +24,6 @@ def test_the_docstring_draws_every_error_and_warning():
     ]
     assert len(kinds) > 10
     for kind in kinds:
-        assert kind.__name__ in errors.__doc__
         assert kind.__doc__
 
 

@@ -1,36 +1,4 @@
-"""All errors and warnings of nescio.
-
-    NescioError
-    ├── InputError (ValueError)         the data cannot be used; also a TypeError
-    │   ├── ShapeError                  wrong number of dimensions, labels or rows
-    │   ├── ProbabilitiesError          probabilities or percentages in place of logits
-    │   ├── NonFiniteError              NaN or infinite values
-    │   ├── MissingInputError           the detector reads an array that was not given
-    │   └── LabelMismatchError          different labels, or the same labels in a different order
-    ├── TooFewSamplesError (ValueError) too few calibration samples for the requested guarantee
-    ├── ParameterError (ValueError)     the value of a parameter is not allowed
-    ├── NotCalibratedError              predict was called before calibrate; defined in
-    │                                   nescio.detectors, because it is also scikit-learn's
-    │                                   NotFittedError
-    ├── FileError (OSError)             a file does not exist, cannot be read, or exists already
-    │   ├── FileFormatError             truncated, of a different kind, or from a newer nescio
-    │   └── DatasetError                a folder, list or image of a data set cannot be used
-    ├── BenchmarkError                  some networks of a benchmark failed
-    ├── DetectorError                   a detector does not return one number per sample
-    ├── ExportError                     a model or detector cannot be exported as an ONNX graph, or
-    │                                   the graph gives different results than Python
-    └── MissingDependencyError (ImportError)  an optional package is not installed
-
-    NescioWarning (UserWarning)
-    ├── ImplausibleValuesWarning        the values are unusual for a multi-label classifier
-    ├── IgnoredLabelsWarning            labels that the detector does not know were ignored
-    ├── IgnoredColumnsWarning           columns of a table look like ids and were left out
-    ├── EmptyLabelWarning               labels without any sample were left out
-    ├── DefaultDetectorWarning          the default does not use the training data
-    ├── BlindSpotWarning                the detector would let gross faults through
-    ├── TiedScoresWarning               many calibration scores equal the threshold
-    ├── GroupWarning                    a group has too few samples for its own threshold
-    └── TruncatedTextWarning            texts were longer than the model allows, and were cut off
+"""All errors and warnings of nescio; docs/errors has a page on each.
 
 Every message says what is wrong, what was given and what to do about it.
 """

@@ -79,6 +79,7 @@ def test_without_a_change_this_is_said_with_numbers(detector, rng):
     assert second.startswith(f"Flagged as out-of-distribution: {monitor.flagged} of 1,000 (")
     assert second.endswith("%); about 5.00% is expected.")
     assert monitor.expected_share == pytest.approx(0.05, abs=0.001)
+    assert Monitor(detector).expected_share == pytest.approx(0.05, abs=0.001)  # before any input
 
 
 def test_the_report_is_json(detector, rng):

@@ -1,6 +1,7 @@
 """The OpenAPI description says what the service does: every route, and no more than it holds."""
 
 import contextlib
+import json
 import warnings
 
 import pytest
@@ -43,6 +44,9 @@ def test_every_route_is_described_and_says_how_it_may_refuse(document):
         assert operation["summary"], path
         assert operation["description"], path
         assert "200" in operation["responses"]
+        assert ("image" in operation["responses"]["422"]["description"]) == (
+            "requestBody" in operation
+        )
         assert "403" in operation["responses"], "a foreign origin"
         if method == "post" and path != "/v1/reload":
             assert {"400", "413", "415", "422", "503"} <= set(operation["responses"])
@@ -62,18 +66,45 @@ def test_the_document_is_valid(document):
     assert document["info"]["title"] == "nescio"
 
 
-def test_the_examples_of_the_document_can_be_read(client, tmp_path):
+@pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
+def test_the_examples_of_the_document_are_accepted_and_shown_in_errors(
+    client, detector_file, image_model, text_model, onnx_file, tmp_path
+):
     import numpy as np
 
     import nescio as ns
 
-    three = np.random.default_rng(0).normal(-2, 3, (300, 3))
-    ns.JointEnergy().calibrate(three).save(tmp_path / "three.nescio")
-    service = client(tmp_path / "three.nescio")
-    bodies = service.get("/openapi.json").json()["paths"]["/v1/score"]["post"]["requestBody"]
-    answer = service.post("/v1/score", json=bodies["content"]["application/json"]["example"])
-    assert answer.status_code == 200
-    assert answer.json()["id"] == ["a.jpg", "b.jpg"]
+    draw = np.random.default_rng(0)
+    layers = {"arrays": {"input": draw.normal(size=(300, 5))}}
+    outputs = ns.Outputs(draw.normal(-2, 3, (300, 4)), draw.normal(size=(300, 2)), **layers)
+    parts = ["joint_energy", "out_of_range", "out_of_range(layer=input)"]
+    own = ns.Combined(parts).fit(outputs[:100])
+    own.calibrate(outputs[100:], groups=["a", "b"] * 100).save(tmp_path / "own.nescio")
+    tokenizer = tmp_path / "tokenizer.json"
+    word_tokenizer(max_tokens=6).save(str(tokenizer))
+    graph = [("MatMul", ["row", "mix"], ["logits"], {})], [("row", "float", ["batch", 2])]
+    weights = [("logits", "float", ["batch", 4])], {"mix": np.ones((2, 4), np.float32)}
+    services = {
+        "texts": client(detector_file(), model=text_model(), tokenizer=tokenizer),
+        "tokens": client(detector_file(), model=text_model()),
+        "image": client(detector_file(), model=image_model()),
+        "table": client(
+            detector_file(), model=onnx_file(*graph, *weights, {"nescio.columns": ["age", "bmi"]})
+        ),
+        "matrix": client(detector_file(), model=onnx_file(*graph, *weights)),
+        "parts": client(tmp_path / "own.nescio"),
+    }
+    for name, service in services.items():
+        paths = service.get("/openapi.json").json()["paths"]
+        for path in ("/v1/score", "/v1/predict"):
+            content = paths[path]["post"]["requestBody"]["content"]["application/json"]
+            is_missing = name in ("image", "parts") and path == "/v1/predict"
+            assert ("example" not in content) == is_missing
+            if not is_missing:
+                answer = service.post(path, json=content["example"])
+                assert answer.status_code == 200, (name, answer.text)
+                wrong = service.post(path, json=[{"age": 50}]).json()["detail"]
+                assert json.dumps(content["example"], separators=(",", ":")) in wrong
 
 
 @pytest.mark.parametrize("mode", schemathesis.GenerationMode)

@@ -27,18 +27,14 @@ from nescio.outputs import Head
 from nescio.scores import widened
 
 _DECIDE_SHAPES = ("starts_",)  # learned arrays that a graph needs as plain numbers
-_NEEDS_GRADIENT = "it needs the network's gradient, which a graph cannot compute"
-_INSTEAD = (
-    "Fit mahalanobis on the same features, or calibrate joint_energy on the logits, and export "
-    "that; or serve it from Python: nescio serve."
-)
+_NEEDS_GRADIENT = "it needs the network's gradient"
 _WHY_NOT = {
-    "odin": f"{_NEEDS_GRADIENT}. Calibrate joint_energy on the same outputs and export that.",
-    "mahalanobis_perturbed": f"{_NEEDS_GRADIENT}. Fit mahalanobis, without the perturbation, and "
-    "export that.",
-    "lof": f"it searches the training data for neighbours. {_INSTEAD}",
-    "isolation_forest": f"it walks through trees. {_INSTEAD}",
+    "odin": _NEEDS_GRADIENT,
+    "mahalanobis_perturbed": _NEEDS_GRADIENT,
+    "lof": "it searches the training data for neighbours",
+    "isolation_forest": "it walks through trees",
 }
+_INSTEAD = ", which a graph cannot. Export mahalanobis of the same features, or joint_energy."
 _NOT_TRACEABLE = (
     "its _score takes NumPy arrays. If it uses only nescio.scores and operators that torch tensors "
     "have too, set traceable = True in its class."
@@ -380,6 +376,6 @@ def scorer_of(detector: Detector) -> nn.Module:
     if detector.name not in SCORES and not detector.traceable:
         raise ExportError(
             f"{detector.name or type(detector).__name__} cannot be exported: "
-            f"{_WHY_NOT.get(detector.name, _NOT_TRACEABLE)}"
+            + (_WHY_NOT[detector.name] + _INSTEAD if detector.name in _WHY_NOT else _NOT_TRACEABLE)
         )
     return Score(detector)

@@ -152,12 +152,7 @@ class _GraphHead(nn.Module):
     """
 
     def __init__(
-        self,
-        head: DetectorHead,
-        takes: tuple[str, ...],
-        of_input: Collection[str],
-        *,
-        alone: bool,
+        self, head: DetectorHead, takes: tuple[str, ...], of_input: Collection[str], alone: bool
     ) -> None:
         super().__init__()
         self.head, self.takes, self.of_input, self.alone = head, takes, of_input, alone
@@ -187,12 +182,9 @@ def detector_graph(
     *,
     alone: bool = False,
 ) -> Any:
-    """Return the graph of a detector; `examples` has one or more rows of its inputs.
-
-    Those `of_input` are the input of the model, and the others are features.
-    """
+    """Return the graph of a detector; `examples` has one or more rows of its inputs."""
     takes = tuple(examples)
-    module = _GraphHead(head, takes, of_input, alone=alone)
+    module = _GraphHead(head, takes, of_input, alone)
     rows = [
         torch.zeros((_TRACED_ROWS, *example.shape[1:]), dtype=example.dtype)
         for example in examples.values()

@@ -243,7 +243,9 @@ def in_units(units: dict[str, Any], features: NDArray[np.floating[Any]]) -> Floa
     bent: Floats = mean + scale * features[:, : len(mean)]
     with np.errstate(all="ignore"):  # of columns that have no bend
         numbers = bends * (np.exp(np.maximum(bent, 0)) + np.minimum(bent, 0))
-    return np.where(bends > 0, numbers, bent)
+    rounded = np.vectorize(lambda value: float(f"{value:.12g}"), otypes=[float])
+    shown: Floats = rounded(np.where(bends > 0, numbers, bent))  # 3, not 3.0000000000000004
+    return shown
 
 
 def _bends(numbers: Floats) -> Floats:

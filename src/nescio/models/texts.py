@@ -89,8 +89,8 @@ class TextTokenizer:
         empty = [row for row, length in enumerate(lengths, first_row) if not length]
         if empty:
             raise InputError(
-                f"the texts of rows {listed(empty)} have no token: they are empty, or the "
-                "tokenizer knows none of their characters. Remove these rows."
+                f"texts without a token, in rows: {listed(empty)}. They are empty, or the "
+                "tokenizer knows none of their characters. Remove them."
             )
         arrays = {
             name: np.array([getattr(row, _FIELDS[name]) for row in encodings], dtype=np.int64)

@@ -221,12 +221,15 @@ class Monitor(Result):
 
     @property
     def expected_share(self) -> float:
-        """The share of the inputs so far that was expected to score below the threshold."""
-        expected = 0.0
-        for bag, threshold in zip(self.bags, self.thresholds, strict=True):
-            n_inputs = bag.total - threshold.n_samples
-            expected += n_inputs * threshold.rank / (threshold.n_samples + 1)
-        return expected / max(1, self.n_samples)
+        """The share of the inputs so far that was expected to score below the threshold.
+
+        Without inputs, the share of those in the calibration data.
+        """
+        sizes = [threshold.n_samples for threshold in self.thresholds]
+        if self.n_samples:
+            sizes = [bag.total - n for bag, n in zip(self.bags, sizes, strict=True)]
+        shares = [threshold.rank / (threshold.n_samples + 1) for threshold in self.thresholds]
+        return float(np.average(shares, weights=sizes))
 
     @property
     def alarm(self) -> bool:

@@ -36,6 +36,7 @@ from nescio.service.requests import (
     Answer,
     Request,
     TooLargeError,
+    WrongBodyError,
     busy,
     check_predictions,
     decode_inputs,
@@ -54,6 +55,7 @@ _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # poll
 # What ends a request, a task or the process, and is not the failure of a request.
 _ENDING = (ClientDisconnect, CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 _CLIENT_CLOSED = 499  # the client closed the connection before the answer was complete
+_LONGEST_EXAMPLE = 2_000  # characters of a body in an error message
 _PIECE_BYTES = 262_144  # a large answer waits in memory in pieces, not as a whole
 # Of an answer, in JSON: a row of verdicts, and a logit with its probability. The latter takes
 # more memory while it is encoded.
@@ -62,7 +64,7 @@ _BYTES_PER_VERDICT, _BYTES_PER_VALUE = 13, 100
 # What to do about an error of the library, for who sends requests.
 _ADVICE: dict[type[Exception], str] = {
     MissingInputError: " Send them too: scores_from of /v1/detector names all that it reads.",
-    NonFiniteError: " Leave these rows out, or replace what is missing (null) in them.",
+    NonFiniteError: " Leave out rows with missing values (null), or fill these in.",
 }
 _PAGE_TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html; charset=utf-8"}
 _PAGE_HEADERS = {
@@ -83,7 +85,6 @@ _PAGE_HEADERS = {
     {api.JSON: api.Verdicts, api.SAFETENSORS: None},
     query=api.ScoreQuery,
     body={api.JSON: api.ScoreBody, api.SAFETENSORS: None},
-    example={"logits": [[2.1, -3.0, 0.4], [-5.2, -6.1, -4.8]], "ids": ["a.jpg", "b.jpg"]},
 )
 async def score(service: Service, request: Request, query: api.ScoreQuery) -> Answer:
     """Verdicts on logits.
@@ -121,7 +122,6 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
         api.JSON: api.PredictBody,
         api.SAFETENSORS: None,
     },
-    example={"inputs": {"NAME": [[0.5, -1.2, None], [0.1, 2.5, 3.0]]}, "ids": ["a", "b"]},
     errors=(404,),
 )
 async def predict(service: Service, request: Request, query: api.PredictQuery) -> Answer:
@@ -177,7 +177,6 @@ async def traffic(service: Service, request: Request, query: api.TrafficQuery) -
     "/v1/acknowledge",
     {api.JSON: api.Acknowledged},
     body={api.JSON: api.AcknowledgeBody},
-    example={"note": "Ann: the lens is clean again."},
     errors=(409,),
 )
 async def acknowledge(service: Service, request: Request, query: api.NoQuery) -> Answer:
@@ -245,7 +244,7 @@ async def openapi(service: Service, request: Request, query: api.NoQuery) -> Ans
 
     Returns the description of the API.
     """
-    return Answer(api.make_document())
+    return Answer(service.engine.document)
 
 
 def _inputs(
@@ -345,6 +344,12 @@ class App:
         """Return the answer of the endpoint, or an error."""
         try:
             return await self._endpoint(request)
+        except WrongBodyError as error:
+            example = self.service.engine.examples.get(request.scope["path"])
+            text = msgspec.json.encode(example).decode()
+            fits = example is not None and len(text) < _LONGEST_EXAMPLE
+            advice = f" Send a body such as {text}." if fits else ""
+            return _problem(FileFormatError(error.reason + advice))
         except _ANSWERED as error:
             return _problem(error)
         except _ENDING:

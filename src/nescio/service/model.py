@@ -120,7 +120,9 @@ class Model:
         for name, array in inputs.items():
             node = self.inputs.get(name)  # None for a column of a table
             if array.dtype.kind == "b" and (node is None or np.dtype(node.dtype).kind == "f"):
-                raise InputError(f"input {name[:40]!r} must be numbers, got true or false.")
+                raise InputError(
+                    f"input {name[:40]!r} must be numbers, got true or false: send 1 or 0."
+                )
         if columns and inputs.keys() == set(columns):  # of a table, by name
             n_rows(inputs)  # raises unless all have equally many
             table = np.column_stack([inputs[column] for column in columns])

@@ -5,16 +5,17 @@ The same types decode requests, and `OPERATIONS` is the routing table, so the do
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nescio._version import __version__
+from nescio.calibration import CUSTOM
 from nescio.models.images import Preprocessing
 from nescio.monitor import Change, Window
 from nescio.service.settings import MAX_EXPLAINED
@@ -35,6 +36,9 @@ _BINARY = {"type": "string", "format": "binary"}
 JsonNumber = float | Literal["-inf"] | None  # JSON has no NaN and no infinity
 # Numbers in nested lists, which are decoded by hand.
 JsonArray = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {}})]
+RowIds = Annotated[
+    list[str] | None, Meta(description="A name of each row, which the answer repeats as id.")
+]
 RowGroups = Annotated[
     list[str] | None,
     Meta(description="The group of each row, if the detector was calibrated by your groups."),
@@ -86,12 +90,24 @@ class TrafficQuery(Struct, forbid_unknown_fields=True):
 class ScoreBody(Struct, forbid_unknown_fields=True):
     """The JSON body of a request to score."""
 
-    logits: list[list[JsonNumber]]
-    features: list[list[JsonNumber]] | None = None
-    ids: list[str] | None = None
+    logits: Annotated[
+        list[list[JsonNumber]],
+        Meta(description="One row per sample, and one number per label, before the sigmoid."),
+    ]
+    features: Annotated[
+        list[list[JsonNumber]] | None,
+        Meta(description="One row per sample. Ignored unless scores_from of the detector has it."),
+    ] = None
+    ids: RowIds = None
     groups: RowGroups = None
-    label_names: list[str] | None = None
-    arrays: dict[str, list[list[JsonNumber]]] | None = None
+    label_names: Annotated[
+        list[str] | None,
+        Meta(description="The label of each column, to find those of the detector by name."),
+    ] = None
+    arrays: Annotated[
+        dict[str, list[list[JsonNumber]]] | None,
+        Meta(description="Further layers by name, such as input; ignored like features."),
+    ] = None
 
 
 class PredictBody(Struct, forbid_unknown_fields=True):
@@ -108,7 +124,7 @@ class PredictBody(Struct, forbid_unknown_fields=True):
             extra_json_schema={"minItems": 1},  # too many are 413, like too many rows
         ),
     ] = UNSET
-    ids: list[str] | None = None
+    ids: RowIds = None
     groups: RowGroups = None
 
 
@@ -162,7 +178,7 @@ class Explanation(Struct):
     labels: list[LabelShare]
     ranges: Annotated[
         list[ColumnRange] | UnsetType,
-        Meta(description="Of out_of_range: the values outside of their usual range."),
+        Meta(description="Of out_of_range: the most unusual values; excess 0 is a usual one."),
     ] = UNSET
     parts: list[PartShare] | UnsetType = UNSET
 
@@ -174,7 +190,10 @@ class Verdicts(Struct, kw_only=True):
         list[float | None],
         Meta(description="Higher means more in-distribution; null for a row without a score."),
     ]
-    p_value: list[float]
+    p_value: Annotated[
+        list[float],
+        Meta(description="How often an in-distribution sample scores as low or lower."),
+    ]
     in_distribution: list[bool]
     id: list[str] | UnsetType = UNSET
     group: Annotated[
@@ -193,7 +212,7 @@ class Predictions(Verdicts, kw_only=True):
     ] = UNSET
     predicted: list[list[str]]
     probs: list[list[float]]
-    logits: list[list[JsonNumber]]
+    logits: Annotated[list[list[JsonNumber]], Meta(description="One number per label.")]
 
 
 class ModelInput(Struct):
@@ -322,7 +341,6 @@ class Operation(Struct):
     answer: dict[str, Any]  # a type by format; None is binary
     query: type[Struct] = NoQuery
     body: dict[str, Any] = {}
-    example: dict[str, Any] | None = None
     errors: tuple[int, ...] = ()  # beside those that follow from the rest
     public: bool = False  # whether it needs no token
     respond: Any = None
@@ -350,9 +368,34 @@ _MEANINGS = {
 }
 
 
-@functools.cache
-def make_document() -> bytes:
-    """Return the OpenAPI document."""
+def examples_of(detector: DetectorDescription) -> dict[str, dict[str, Any]]:
+    """Return JSON bodies that the service accepts, by path; none for images and the last layer."""
+    columns, model = detector.n_columns, detector.model
+    n_labels = columns.get("logits", len(detector.label_names or "abc"))
+    groups = {"groups": [*detector.threshold][-1:]} if detector.by == CUSTOM else {}
+    score: dict[str, Any] = {"logits": [[(2.5, -3.5)[label % 2] for label in range(n_labels)]]}
+    for name in detector.scores_from:
+        if name not in ("logits", "head"):
+            holder = score if name == "features" else score.setdefault("arrays", {})
+            holder[name] = [[0.5] * columns[name]]
+    bodies = {"/v1/acknowledge": {"note": "Ann: the lens is clean again."}}
+    if "head" not in detector.scores_from:
+        bodies["/v1/score"] = score | groups
+    if model is not None and model.texts is not None:
+        bodies["/v1/predict"] = {"texts": ["A text."]} | groups
+    elif model is not None and model.columns:
+        bodies["/v1/predict"] = {"inputs": {name: [0.5] for name in model.columns}} | groups
+    elif model is not None and model.preprocessing is None:
+        ones = {
+            node.name: np.ones([n or 1 for n in node.shape], node.dtype) for node in model.inputs
+        }
+        inputs = {name: array.tolist() for name, array in ones.items()}
+        bodies["/v1/predict"] = {"inputs": inputs} | groups
+    return bodies
+
+
+def make_document(examples: dict[str, dict[str, Any]]) -> bytes:
+    """Return the OpenAPI document with examples of bodies by path."""
     types = {
         str(kind): kind
         for operation in OPERATIONS.values()
@@ -372,7 +415,7 @@ def make_document() -> bytes:
         for field in component.get("properties", {}).values():
             field.pop("default", None)  # openapi-typescript would make it a required field
     paths = {
-        path: {operation.method.lower(): _described(operation, refs)}
+        path: {operation.method.lower(): _described(operation, refs, examples.get(path))}
         for path, operation in OPERATIONS.items()
     }
     security = {"token": {"type": "http", "scheme": "bearer"}}
@@ -393,7 +436,9 @@ def make_document() -> bytes:
     return document.replace(b',"items":false', b"")  # openapi-python-client cannot read it
 
 
-def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
+def _described(
+    operation: Operation, refs: dict[str, Any], example: dict[str, Any] | None
+) -> dict[str, Any]:
     def content(types: dict[str, Any]) -> dict[str, Any]:
         return {
             name.partition(";")[0]: {"schema": _BINARY if kind is None else refs[str(kind)]}
@@ -408,8 +453,9 @@ def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     of_bodies = (400, 408, 413, 415, 503) if operation.body else ()
     of_tokens = () if operation.public else (401,)
     for status in sorted({403, 422, 500, *of_bodies, *of_tokens, *operation.errors}):
+        meaning = _MEANINGS[status] if operation.body or status != 422 else "Unknown parameters."
         responses[str(status)] = {
-            "description": f"{HTTPStatus(status).phrase}. {_MEANINGS[status]}",
+            "description": f"{HTTPStatus(status).phrase}. {meaning}",
             "content": content({PROBLEM: Problem}),
         }
     described: dict[str, Any] = {
@@ -424,7 +470,8 @@ def _described(operation: Operation, refs: dict[str, Any]) -> dict[str, Any]:
     }
     if operation.body:
         bodies = content(operation.body)
-        bodies[JSON]["example"] = operation.example
+        if example is not None:
+            bodies[JSON]["example"] = example
         described["requestBody"] = {"required": True, "content": bodies}
     if not operation.public:  # the token is optional: a service may have none
         described["security"] = [{"token": []}, {}]

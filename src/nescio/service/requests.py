@@ -58,6 +58,10 @@ class TooLargeError(InputError):
     """A request that is larger than the service allows: status 413."""
 
 
+class WrongBodyError(FileFormatError):
+    """JSON that is no body of its path: the answer shows one that is."""
+
+
 class Request:
     """One HTTP request: its headers by name, and what it uses of the limits."""
 
@@ -370,31 +374,30 @@ def decode_json(data: bytes, kind: Any) -> Any:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # A literal beside a number is an enumeration for msgspec.
         fault = str(error).replace("Invalid enum value", "Not a number:") if data else "it is empty"
-        fault = f"{fault}.{_hint(fault, data, kind)}"
-        raise FileFormatError(f"{_BODY} is not valid JSON for this path: {fault}") from error
+        hint = _hint(fault, data, kind)
+        raise (FileFormatError if hint else WrongBodyError)(
+            f"{_BODY} is not valid JSON for this path: {fault}.{hint}"
+        ) from error
 
 
 def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
-    """Return what to do about the usual mistakes."""
+    """Return what to do about some mistakes; "" if an example of a body says it."""
     bodies = {path: entry for path, entry in api.OPERATIONS.items() if api.JSON in entry.body}
     if "unknown field" in error:
         field = error.split("`")[1]
         paths = [path for path in bodies if field in bodies[path].body[api.JSON].__struct_fields__]
-        advice = f" To send {field}, use {paths[0]}." if paths else ""
-        return f" Its fields: {', '.join(kind.__struct_fields__)}.{advice}"
+        return f" To send {field}, use {paths[0]}." if paths else ""
     if "invalid character" in error and (b"NaN" in data or b"Infinity" in data):
-        masked = "" if kind is api.PredictBody else ', and "-inf" for a masked label'
-        return f" JSON has no NaN and no infinity: send null for NaN{masked}."
-    if "keys must be strings" in error:
-        return " Names and texts need double quotes."
-    if error.startswith("Expected `str`, got"):
-        return ' Send text in double quotes, such as "7".'
+        if kind is api.PredictBody:
+            return " JSON has no NaN: send null for a missing value that the model can fill in."
+        return (
+            " JSON has no NaN and no infinity: leave such rows out, or send "
+            '"-inf" for a masked label.'
+        )
+    if "keys must be strings" in error or error.startswith("Expected `str`, got"):
+        return ' Names and texts need double quotes, such as "7".'
     if error.startswith("Not a number") or "`float | str | null`" in error:
-        return ' Send numbers, null for NaN, and "-inf" for a masked label.'
-    if error.startswith(("Expected `array`", "Expected `object`", "Object missing", "it is empty")):
-        example = next(entry.example for entry in bodies.values() if entry.body[api.JSON] is kind)
-        names = " The names are in model of /v1/detector." if kind is api.PredictBody else ""
-        return f" Send a body such as {msgspec.json.encode(example).decode()}.{names}"
+        return ' Send numbers, and "-inf" for a masked label.'
     return ""
 
 

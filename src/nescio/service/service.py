@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import time
 import warnings
@@ -30,6 +31,7 @@ from nescio.explain import Reason
 from nescio.models.inputs import n_rows
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import match_labels
+from nescio.service import openapi as api
 from nescio.service.images import Decoders
 from nescio.service.model import WORK_AT_ONCE, Model
 from nescio.service.openapi import DetectorDescription, PartShare
@@ -79,7 +81,14 @@ class Engine:
         state = None if reloading else settings.monitor_state
         monitor = stored_monitor(self.detector, settings.alpha, state)
         self.traffic = Traffic(self.detector, names, monitor, settings.monitor_state, metrics)
-        self.description = msgspec.json.encode(self._describe(settings))
+        description = self._describe(settings)
+        self.description = msgspec.json.encode(description)
+        self.examples = api.examples_of(description)
+
+    @functools.cached_property
+    def document(self) -> bytes:
+        """The OpenAPI document, with examples that this detector and model accept."""
+        return api.make_document(self.examples)
 
     def run_model(self, works: Sequence[Mapping[str, Array]]) -> list[Outputs]:
         """Return the outputs of the model for inputs of one kind."""

@@ -18,41 +18,9 @@ MAX_EXPLAINED = 100  # rows
 
 @dataclass(frozen=True)
 class Settings:
-    """The files that the service uses, and its limits.
+    """The files that the service uses, and its limits: the options of `nescio serve`.
 
-    Parameters
-    ----------
-    detector : Path
-        A calibrated detector, as saved by `nescio calibrate`.
-    model : Path, optional
-        An ONNX file that computes logits. Without it, /v1/predict answers 404.
-    tokenizer : Path, optional
-        A tokenizer.json, or a folder with one, if the model takes texts and its file has none.
-    logits, features : str, optional
-        The names of the model's outputs, if they cannot be guessed.
-    from_probs : bool, optional
-        Whether the model returns probabilities instead of logits. By default, outputs that look
-        like probabilities are an error.
-    image_size : int, optional
-        Width and height of the model's images in pixels, if its file does not say.
-    mean, std : tuple of three floats, optional
-        Mean and standard deviation of each colour channel on the scale from 0 to 1, if the file of
-        the model does not say.
-    token : str, optional
-        The bearer token that requests to /v1 and /metrics must send.
-    max_body_bytes : int
-        Maximum size of a binary body or an image. For JSON, which needs more memory when it is
-        decoded, the maximum is a quarter of it.
-    max_pixels : int
-        Maximum number of pixels per image. It is checked before the image is decoded.
-    max_requests : int
-        Maximum number of requests in progress; further requests get the answer 503.
-    drain_seconds : float
-        How long requests are still accepted after the signal to stop.
-    monitor_state : Path, optional
-        The file in which the state of the monitor is kept between runs.
-    alpha : float
-        The probability that the monitor ever raises a false alarm.
+    Sizes are in bytes and pixels. A JSON body may have a quarter of `max_body_bytes`.
     """
 
     detector: Path

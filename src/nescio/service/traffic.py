@@ -209,7 +209,9 @@ class Traffic:
         """Record the alarm as dealt with, and let the monitor start again."""
         self.watch()
         with self._watching:
-            return self.monitor.acknowledge(note)
+            record = self.monitor.acknowledge(note)
+            self._recent.clear()  # the charts start again as well
+            return record
 
     def _recent_p_values(self, width: int) -> Figure:
         """Draw one dot per input in the order of arrival, and a cross if it was flagged."""

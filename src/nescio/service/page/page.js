@@ -8,18 +8,9 @@ import { prepare } from "./try.js";
 let watching = null;
 let starts = 0; // only the latest call of start() may change the page
 
-// Parts of one name differ in the layer that they read.
-const written = (one) =>
-  one.params?.layer ? `${one.detector}(layer=${one.params.layer})` : (one.detector ?? one);
-
 function introduce(detector) {
   document.title = detector.name;
-  const params = Object.entries(detector.params)
-    .filter(([name]) => !["tpr", "nonfinite"].includes(name)) // every detector has these
-    .filter(([, value]) => String(value) !== "") // such as the weights, if there are none
-    .map(([name, value]) => `${name}: ${[value].flat().map(written).join(", ")}`);
   byId("name").textContent = detector.name;
-  byId("params").textContent = [`checked by ${detector.detector}`, ...params].join(", ");
   byId("guarantee").textContent =
     `Keeps ${percent(detector.tpr)} of inputs like the ${count(detector.n_calibration)} in its ` +
     "calibration data, and flags those that are more unusual: do not trust the labels that the " +

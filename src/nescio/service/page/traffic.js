@@ -76,9 +76,9 @@ function say(state, text) {
 }
 
 function view({ monitor, charts }) {
-  if (!charts.length) {
+  if (!charts.length && !monitor.acknowledged.length) {
     const text = "No traffic yet. The p-values of requests appear here, but not of what you try above.";
-    return [make("p.waiting", text), ...acknowledged(monitor)];
+    return [make("p.waiting", text)];
   }
   return [...state(monitor), ...acknowledged(monitor), ...charts.map(figure)];
 }

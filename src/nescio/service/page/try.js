@@ -24,6 +24,8 @@ export function prepare(described, onError) {
     texts && `The model reads up to ${count(texts.max_tokens)} tokens of it.`;
   show(byId("text-form"), Boolean(texts));
   show(byId("images"), takesImages);
+  // Whoever has an image or a text cannot also have what the inner layers make of it.
+  show(byId("logits-form"), readsOnlyLogits() || !(texts || takesImages));
   show(byId("no-images"), !takesImages && !texts && !table);
   byId("no-images").textContent = detector.model
     ? "The model takes numbers. Paste its inputs below, as JSON: " +
@@ -55,19 +57,16 @@ function hint() {
   if (table)
     return (
       `${width() === null ? "Numbers" : plural(width(), "number")} per row, in the order of the ` +
-      `columns in training${named ? `: ${named}` : ""}. Separate them with commas, semicolons, ` +
-      "spaces or tabs. Use one line per input. nan is a missing value. The JSON body of a request " +
-      "can have logits instead."
+      `columns in training${named ? `: ${named}; or the names of the columns first, in any order` : ""}. ` +
+      "Separate them with commas, semicolons, spaces or tabs. Use one line per input. nan is a " +
+      "missing value."
     );
   if (!readsOnlyLogits()) {
     const arrays = detector.scores_from
       .filter((name) => !["logits", "features"].includes(name))
       .map((name) => `"${name}": [[…]]`);
     const more = arrays.length ? `, "arrays": {${arrays.join(", ")}}` : "";
-    return (
-      `This detector needs ${detector.scores_from.join(", ")}. Paste the JSON body of a ` +
-      `request, such as {"logits": [[…]], "features": [[…]]${more}}.`
-    );
+    return `Paste the JSON body of a request, such as {"logits": [[…]], "features": [[…]]${more}}.`;
   }
   return (
     `${plural(detector.n_columns.logits, "number")} per row, one per label, before the sigmoid. ` +
@@ -89,7 +88,7 @@ function parse(text) {
       throw new SyntaxError(`This is not JSON: ${error.message}`);
     }
   }
-  let rows = lines(trimmed);
+  let rows = byColumn(text) ?? lines(trimmed);
   // NumPy prints a long row on several lines.
   if (rows.length > 1 && rows.flat().length === width()) rows = [rows.flat()];
   const nameOf = (at) => (rows.length > 1 ? `Row ${count(at + 1)}` : "The row");
@@ -119,6 +118,21 @@ function lines(text) {
     .filter((row) => row.length);
 }
 
+// Returns the model's columns of rows below a line with the names of columns; null without one.
+function byColumn(text) {
+  const [head, ...rest] = text.split(/\r?\n/).filter((line) => line.trim());
+  const separator = ["\t", ";", ","].find((one) => head.includes(one)) ?? " ";
+  const split = (line) => line.split(separator).map((word) => word.trim().replaceAll('"', ""));
+  const columns = detector.model?.columns ?? [];
+  const names = split(head);
+  const missing = columns.filter((name) => !names.includes(name));
+  if (missing.length === columns.length) return null;
+  if (missing.length) throw new SyntaxError(`The first line lacks the columns ${missing.join(", ")}.`);
+  if (!rest.length) throw new SyntaxError("Paste rows below the names of the columns.");
+  const decimal = (word) => (separator === "," ? word : word.replace(",", "."));
+  return rest.map(split).map((row) => columns.map((name) => decimal(row[names.indexOf(name)] || "nan")));
+}
+
 function check(row, name) {
   const wrong = row.find((word) => cell(word) === undefined);
   if (wrong !== undefined)
@@ -144,7 +158,7 @@ function scoreLogits() {
   const rows = Array.isArray(body.logits) ? body.logits : [];
   const [sent] = [body.logits, ...Object.values(body.inputs ?? {})].filter(Array.isArray);
   const explain = detector.explains && !(sent?.length > MOST_EXPLAINED);
-  const path = body.inputs ? "/v1/predict" : "/v1/score";
+  const path = body.logits || !detector.model ? "/v1/score" : "/v1/predict";
   answer(async () => {
     const byRow = Boolean(body.groups); // the service takes one group of all, or these
     const found = await post(path, explain, JSON.stringify(body), undefined, byRow);

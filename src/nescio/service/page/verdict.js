@@ -19,7 +19,12 @@ export function showTrouble(text) {
   byId("details").replaceChildren();
 }
 
-export function showVerdicts(rows, problems, detector) {
+// The most suspicious one comes first.
+const suspicion = (one, other) =>
+  one.pValue - other.pValue || (one.score ?? -Number.MAX_VALUE) - (other.score ?? -Number.MAX_VALUE);
+
+export function showVerdicts(unsorted, problems, detector) {
+  const rows = unsorted.toSorted(suspicion);
   release(rows.map((row) => row.picture).filter(Boolean));
   byId("rows").replaceChildren(...problems.map((text) => make("p.trouble", text)));
   if (rows.length > 1) byId("rows").append(table(rows, detector));
