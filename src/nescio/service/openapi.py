@@ -202,6 +202,7 @@ class ModelInput(Struct):
     name: str
     shape: Annotated[list[int | None], Meta(description="null is any size.")]
     dtype: str
+    columns: Annotated[list[str], Meta(description="Of a table: each may be sent by its name.")]
 
 
 class TextLimits(Struct):
@@ -216,10 +217,6 @@ class ModelDescription(Struct):
     """What the model takes."""
 
     inputs: list[ModelInput]
-    columns: Annotated[
-        list[str],
-        Meta(description="Of a table, if known: may be sent by name, one list of numbers each."),
-    ]
     preprocessing: Preprocessing | None
     texts: TextLimits | None
 
