@@ -35,7 +35,7 @@ _SEEN, _ALL_SEEN = 0.5, 0.95  # the share that is flagged of a fault that counts
 _FAR = 5  # standard deviations
 _LARGEST = 20  # images with larger values are taken to be on the scale from 0 to 255
 _SCALED, _SHUFFLED, _MIRRORED, _NOISE = "x 10", "shuffled", "mirrored", "noise"
-_NEW_WORD = "(a new word)"
+NEW_WORD = "(a new word)"
 
 WORDS = ["object", "string", "category"]
 """The types of the columns of a pandas frame that hold words."""
@@ -255,10 +255,11 @@ def _one_column(factor: float, rows: Array, _: Generator) -> Array:
     return np.where(np.arange(rows.shape[1]) == place[:, None], changed, rows)
 
 
-def _new_words(frame: Any, _: Generator) -> Any:
+def new_words(frame: Any, _: Generator | None = None, word: Any = NEW_WORD) -> Any:
+    """Replace one word of each row of a pandas frame, in each row of the next column."""
     names = list(frame.select_dtypes(WORDS))
     turn = np.arange(len(frame)) % max(1, len(names))
-    words = {n: frame[n].astype(object).mask(turn == p, _NEW_WORD) for p, n in enumerate(names)}
+    words = {n: frame[n].astype(object).mask(turn == p, word) for p, n in enumerate(names)}
     return frame.assign(**words)
 
 
@@ -273,7 +274,7 @@ FAULTS[TABLES] = {
         if fault not in (_SCALED, "/ 10", _MIRRORED)
     },
     "missing": ("all numbers missing", partial(_of_numbers, lambda x, _: x * np.nan)),
-    "new words": ("one word of each row unknown", _new_words),
+    "new words": ("one word of each row unknown", new_words),
 }
 
 

@@ -21,6 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
     OneHotEncoder,
+    OrdinalEncoder,
     PowerTransformer,
     QuantileTransformer,
     StandardScaler,
@@ -195,15 +196,24 @@ def test_what_cannot_become_a_graph_says_what_to_do(tmp_path):
     with pytest.raises(ExportError, match=r"skl2onnx cannot convert this FunctionTransformer: \w"):
         exported(unknown, INPUTS)
     texts = np.array([f"word{number % 7} and more" for number in range(900)], object)
-    with pytest.raises(ExportError, match="takes one matrix of numbers, but samples "):
+    with pytest.raises(ExportError, match="takes numbers, and words of a pandas data frame, but s"):
         exported(make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LinearSVC())), texts)
-    table = pd.DataFrame({"size": INPUTS[:, 0], "site": texts, "kind": pd.Categorical(kinds[:, 0])})
-    words = ColumnTransformer([("words", OneHotEncoder(), ["site", "kind"])])
-    words = make_pipeline(words, OneVsRestClassifier(LinearSVC()))
-    with pytest.raises(
-        ExportError, match=r"columns 'site', 'kind' hold words\. .*wrapped\.outputs"
+    table = pd.DataFrame({"size": kinds[:, 1], "site": texts, "kind": pd.Categorical(kinds[:, 0])})
+    for encoder, columns, fault in (
+        (
+            OneHotEncoder(),
+            ["site", "kind"],
+            r"must hold text, but row 0 has -?\d.*wrapped\.outputs",
+        ),
+        (OneHotEncoder(), ["site", "size"], r"OneHotEncoder\(\) takes words, or words and numbers"),
+        (TfidfVectorizer(), "site", r"TfidfVectorizer\(\) takes words, .*only OneHotEncoder and"),
+        (SimpleImputer(strategy="most_frequent", add_indicator=True), ["site"], "takes words, or"),
     ):
-        exported(words, table)
+        encoded = make_pipeline(encoder, OneHotEncoder()) if columns == ["site"] else encoder
+        words = ColumnTransformer([("words", encoded, columns)])
+        words = make_pipeline(words, OneVsRestClassifier(LinearSVC()))
+        with pytest.raises(ExportError, match=fault):
+            exported(words, table if "kind" in columns else table[["size", "site"]])
     filled = make_pipeline(KNNImputer(), OneVsRestClassifier(LinearSVC()))
     with pytest.raises(ExportError, match="skl2onnx cannot convert this KNNImputer: Opset"):
         exported(filled, INPUTS)
@@ -211,6 +221,105 @@ def test_what_cannot_become_a_graph_says_what_to_do(tmp_path):
     boosted = MultiOutputClassifier(GradientBoostingClassifier(n_estimators=3))
     exported(boosted, INPUTS, output="predict_proba")
     assert onnxruntime.InferenceSession(tmp_path / "model.onnx")
+
+
+def table_with_words():
+    """Two columns of numbers between three of words, in which cells are missing."""
+    words = np.random.default_rng(1)
+    table = pd.DataFrame(
+        {
+            "site": words.choice(["north", "south", "east"], 900),
+            "age": INPUTS[:, 0],
+            "kind": words.choice(["a", "b", "c", "d"], 900, p=[0.5, 0.3, 0.19, 0.01]),
+            "visits": words.integers(0, 9, 900),
+            "grade": pd.Categorical(words.choice(["low", "high"], 900)),
+        }
+    )
+    table.loc[::9, "kind"], table.loc[::11, "age"] = np.nan, np.nan
+    return table
+
+
+def encoded_table(final, **unknown):
+    filled = make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(**unknown))
+    numbers = make_pipeline(SimpleImputer(add_indicator=True), StandardScaler())
+    ordinal = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
+    parts = [
+        ("numbers", numbers, ["age", "visits"]),
+        ("filled", filled, ["kind", "site"]),
+        ("ordinal", make_pipeline(ordinal, StandardScaler()), ["grade"]),
+        ("raw", OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=30), ["kind"]),
+    ]
+    return make_pipeline(ColumnTransformer(parts), MultiOutputClassifier(final))
+
+
+@pytest.mark.parametrize(
+    "final", [LogisticRegression(), HistGradientBoostingClassifier(max_iter=3)], ids=str
+)
+def test_a_table_with_words_has_the_verdicts_of_python(final, tmp_path):
+    table, path = table_with_words(), tmp_path / "model.onnx"
+    model = encoded_table(final, handle_unknown="ignore").fit(table[TRAIN], LABELS[TRAIN])
+    wrapped = ns.wrap(model).fit(table[TRAIN], LABELS[TRAIN])
+    wrapped = wrapped.calibrate(table[HELD_OUT], self_check=False)
+    assert wrapped.detector.name == "combined"
+    exported = ns.export_onnx(wrapped, path, samples=table[NEW][:20])
+    assert exported.inputs == {"input": ("batch", 2), "words": ("batch", 3)}
+    assert exported.n_samples == 3 * 20  # with new words, and with missing ones
+    odd = table[NEW][:7].astype(object).reset_index(drop=True)
+    odd.loc[0, "site"], odd.loc[1, "site"], odd.loc[2, "site"] = "mars", np.nan, ""
+    odd.loc[3, "grade"], odd.loc[4, "grade"], odd.loc[5, "age"] = "none", None, np.nan
+    odd = odd.astype({"age": float, "visits": int})
+    ours = ns.wrap(path, detector=wrapped.detector)
+    for rows in (table[NEW], odd, odd[odd.columns[::-1]].assign(other=1)):
+        given, expected = ours(rows), wrapped(rows[list(table)].replace("", np.nan))
+        np.testing.assert_allclose(given.assessment.scores, expected.assessment.scores, rtol=1e-4)
+        np.testing.assert_allclose(given.probs, expected.probs, atol=1e-6)
+    assert not ours(odd).in_distribution[:5].any()
+    numbers = odd[["age", "visits"]].to_numpy(np.float64)
+    words = np.array([["mars", "a", "low"], ["", "a", "low"]], object)
+    raw = run(path, input=numbers[:2], words=words)  # by onnxruntime alone
+    assert not raw["in_distribution"].any()
+    shown = [ours.explain(odd)[row].by_column().ranges[0] for row in (0, 4)]
+    assert [(c.column, c.value) for c in shown] == [
+        ("site", "an unusual word"),
+        ("grade", "an unusual word"),
+    ]
+    with pytest.raises(ns.NescioError, match="must hold text, but row 0 has 7"):
+        ours(odd.assign(site=7))
+    with pytest.raises(ns.NescioError, match="lacks the columns 'site' of the model"):
+        ours(odd.drop(columns="site"))
+    ns.export_onnx(ours, tmp_path / "again.onnx", samples=table[NEW])
+    assert ns.wrap(tmp_path / "again.onnx").runner.columns == ours.runner.columns
+
+
+@pytest.mark.parametrize(
+    "final", [LogisticRegression(), HistGradientBoostingClassifier(max_iter=3)], ids=str
+)
+def test_a_word_that_python_rejects_is_out(final, tmp_path):
+    table, path = table_with_words(), tmp_path / "model.onnx"
+    model = encoded_table(final).fit(table[TRAIN], LABELS[TRAIN])
+    wrapped = ns.wrap(model, detector="joint_energy").calibrate(table[HELD_OUT], self_check=False)
+    assert ns.export_onnx(wrapped, path, samples=table[NEW]).n_samples == 2 * 100  # none is new
+    with pytest.raises(ns.NescioError, match="Found unknown categories"):
+        wrapped(table[NEW].assign(site="mars"))
+    words = np.array([["north", "a", "low"], ["mars", "a", "low"], ["", "", ""]], object)
+    outputs = run(path, input=np.full((3, 2), np.nan), words=words)
+    assert np.isfinite(outputs["score"]).tolist() == [True, False, True]
+    assert not outputs["in_distribution"][1]
+
+
+def test_a_table_of_words_alone(tmp_path):
+    table = table_with_words()[["site", "kind"]].astype(object)
+    table = table.where(table.notna(), None)  # which is a word for the encoder
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    model = make_pipeline(encoder, MultiOutputClassifier(LogisticRegression()))
+    model.fit(table[TRAIN], LABELS[TRAIN])
+    wrapped = ns.wrap(model).fit(table[TRAIN], LABELS[TRAIN])
+    wrapped = wrapped.calibrate(table[HELD_OUT], self_check=False)
+    exported = ns.export_onnx(wrapped, tmp_path / "model.onnx", samples=table[NEW])
+    assert exported.inputs == {"words": ("batch", 2)}
+    rows = table[NEW].assign(site=["mars"] + [None] + ["north"] * 98)
+    given = ns.wrap(tmp_path / "model.onnx", detector=wrapped.detector)(rows)
+    np.testing.assert_allclose(given.assessment.scores, wrapped(rows).assessment.scores, rtol=1e-9)
 
 
 def test_a_table_of_numbers_of_several_types(tmp_path):

@@ -418,7 +418,7 @@ def test_the_columns_of_a_table_are_sent_and_explained_by_name(client, tmp_path)
     guarded.save(tmp_path / "t.nescio")
     ns.export_onnx(guarded, tmp_path / "t.onnx", samples=table[:20])
     service = client(tmp_path / "t.nescio", model=tmp_path / "t.onnx")
-    assert service.get("/v1/detector").json()["model"]["columns"] == names
+    assert service.get("/v1/detector").json()["model"]["inputs"][0]["columns"] == names
     by_name = {"height": [171.0, 169.0], "age": [44.0, 47.0], "pressure": [118.0, 400.0]}
 
     def predict(inputs):
@@ -442,3 +442,49 @@ def test_the_columns_of_a_table_are_sent_and_explained_by_name(client, tmp_path)
     refused(predict({"input": [[44.0, 118.0]]}), 422, fault)
     refused(predict({"input": [44.0] * 3}), 422, "shape [any number, 3], got [3]. Put one sample")
     refused(predict({"input": [[True] * 3]}), 422, "Input 'input' must be numbers, got true")
+
+
+@pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
+def test_words_of_a_table_are_sent_as_text(client, tmp_path):
+    pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("skl2onnx")
+    from sklearn.compose import ColumnTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multioutput import MultiOutputClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    rng = np.random.default_rng(0)
+    table = pandas.DataFrame({"site": rng.choice(["north", "south"], 900)})
+    table["age"], labels = rng.normal(50, 15, 900), rng.random((900, 2)) < 0.4
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    steps = ColumnTransformer([("words", encoder, ["site"])], remainder="passthrough")
+    model = make_pipeline(steps, MultiOutputClassifier(LogisticRegression()))
+    model.fit(table[:400], labels[:400])
+    guarded = ns.wrap(model).fit(table[:400], labels[:400]).calibrate(table[400:])
+    guarded.save(tmp_path / "t.nescio")
+    ns.export_onnx(guarded, tmp_path / "t.onnx", samples=table[:20])
+    service = client(tmp_path / "t.nescio", model=tmp_path / "t.onnx")
+    described = service.get("/v1/detector").json()["model"]["inputs"]
+    assert [(e["name"], e["dtype"], e["columns"]) for e in described] == [
+        ("input", "float64", ["age"]),
+        ("words", "str", ["site"]),
+    ]
+
+    def predict(inputs):
+        return service.post("/v1/predict?explain=true", json={"inputs": inputs})
+
+    rows = pandas.DataFrame({"site": ["north", "mars", None], "age": [50.0, 50.0, 50.0]})
+    answer = predict({"site": ["north", "mars", None], "age": [50, 50, 50]}).json()
+    expected = guarded(rows)
+    assert answer["in_distribution"] == expected.in_distribution.tolist() == [True, False, False]
+    np.testing.assert_allclose(answer["score"], expected.assessment.scores, rtol=1e-9)
+    assert "site = an unusual word" in str(answer["explanation"][1])
+    matrices = {"input": [[50]] * 3, "words": [["north"], ["mars"], [None]]}
+    assert predict(matrices).json()["score"] == answer["score"]
+    assert predict({"site": [None], "age": [50]}).json()["score"] == answer["score"][2:]
+    text = "Columns of words must hold text, but row 1 has 7."
+    refused(predict({"site": ["north", 7], "age": [50, 50]}), 422, text)
+    refused(predict({"site": "north", "age": [50]}), 422, "must be a list, also for one row")
+    refused(predict({"site": ["north"], "age": ["old"]}), 422, "row 0 is text, 'old'")
+    refused(predict({"words": [["a", "b"]], "input": [[50]]}), 422, "rows of 1 words (site), got 2")
+    refused(predict({"words": [["a"], "b"], "input": [[50]] * 2}), 422, "got")

@@ -340,7 +340,7 @@ def test_rows_of_a_table_are_inputs_of_the_model(browser, folder, save_graph, tm
     eye = {"eye": np.eye(3, 6, dtype=np.float32)}
     nodes = [("MatMul", ["row", "eye"], ["logits"], {})]
     ends = [("row", "float", ["batch", 3])], [("logits", "float", ["batch", 6])]
-    columns = {"nescio.columns": ["age", "bmi", "iron"]}
+    columns = {"nescio.columns": {"row": ["age", "bmi", "iron"]}}
     model = save_graph(tmp_path / "table.onnx", nodes, *ends, eye, columns)
     with serving(folder / "tagger.nescio", "--model", model) as (_, url):
         browser.open(f"{url}/")

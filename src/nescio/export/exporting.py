@@ -37,6 +37,7 @@ from nescio.export.parity import (
     run_graph,
     run_samples,
     sample_inputs,
+    with_odd_words,
 )
 from nescio.models import Runner, Wrapped, wrap
 from nescio.models.images import PREPROCESSING_KEY
@@ -172,6 +173,7 @@ class _Plan:
     checks: list[tuple[Feed, Outputs]]  # its inputs, and what Python computes from them
     label_names: tuple[str, ...] | None
     runner: Runner | None = None  # of the classifier
+    columns: Mapping[str, Sequence[str]] | None = None  # of a table, by input
 
 
 # --- only the detector ---
@@ -251,11 +253,12 @@ def _fused(
         halves = {name: array[:, : -(-array.shape[1] // 2)] for name, array in inputs.feed.items()}
         shorter = Samples(halves, inputs.by_name)
         checked.append((shorter, run_samples(wrapped, shorter)))
+    checked += with_odd_words(wrapped, inputs)
     checks = [
         ({renamed[name].name: array for name, array in part.feed.items()}, outputs)
         for part, outputs in checked
     ]
-    return _Plan(detector, classifier.model, checks, wrapped.label_names, runner)
+    return _Plan(detector, classifier.model, checks, wrapped.label_names, runner, inputs.columns)
 
 
 def _check_tail(
@@ -320,7 +323,7 @@ def _metadata(plan: _Plan) -> dict[str, str]:
     }
     if runner is not None:
         preprocessing, tokenizer = runner.preprocessing, runner.tokenizer
-        facts[COLUMNS_KEY] = runner.columns or None
+        facts[COLUMNS_KEY] = plan.columns or None
         facts[TABLE_KEY] = runner.table
         facts[PREPROCESSING_KEY] = preprocessing and asdict(preprocessing)
         facts[TOKENIZER_KEY] = tokenizer and tokenizer.json()

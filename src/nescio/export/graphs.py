@@ -64,7 +64,8 @@ def classifier_graph(runner: Runner, samples: Samples, takes: tuple[str, ...]) -
 def _of_sklearn(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     from nescio.export.sklearn_graphs import sklearn_graph
 
-    model, outputs = sklearn_graph(runner, next(iter(samples.feed)), OPSET)
+    with _quiet():
+        model, outputs = sklearn_graph(runner, samples, OPSET)
     arrays, places = list(runner.run(samples.data).values()), _places(takes, runner)
     examples = {n: torch.zeros(1, arrays[i].shape[1]).double() for n, i in places.items()}
     return Classifier(model, {name: outputs[i] for name, i in places.items()}, examples)

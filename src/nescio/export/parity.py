@@ -7,14 +7,15 @@ import inspect
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nescio._validation import Array, is_frame, to_numpy
+from nescio._validation import Array, to_numpy
 from nescio.calibration import LABEL_COUNT, TIE_TOLERANCE, TOP_LABEL
 from nescio.detectors import Detector
 from nescio.detectors.combined import Combined
@@ -24,15 +25,14 @@ from nescio.errors import (
     NescioWarning,
     ParameterError,
     ShapeError,
-    listed,
     require,
 )
 from nescio.models import Wrapped
 from nescio.models.inputs import n_rows
-from nescio.models.onnx_models import FLOATS, columns_of, numbers_of
+from nescio.models.onnx_models import FLOATS, numbers_of, with_columns, words_of
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
-from nescio.self_check import WORDS
+from nescio.self_check import NEW_WORD, WORDS, new_words
 
 Floats = NDArray[np.float64]
 Feed = dict[str, Array]
@@ -60,14 +60,15 @@ class Samples:
 
     feed: Feed  # what the graph takes
     by_name: bool  # whether Python takes them by name as well, or by position
-    columns: Sequence[str] | None = None  # of the data frame that Python takes
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of a table, by input
+    frame: Any = None  # of pandas: what Python takes
 
     @property
     def data(self) -> Any:
         """The inputs as `Runner.run` takes them."""
         parts = tuple(self.feed.values())
-        if self.columns is not None:
-            return require("pandas", None).DataFrame(*parts, columns=self.columns)
+        if self.frame is not None:
+            return self.frame
         return self.feed if self.by_name else parts if len(parts) > 1 else parts[0]
 
     def __len__(self) -> int:
@@ -76,7 +77,9 @@ class Samples:
     def resized(self, rows: int) -> Samples:
         """Return this many rows: the first ones, or all of them repeatedly."""
         chosen = np.resize(np.arange(len(self)), rows)
-        return replace(self, feed={name: array[chosen] for name, array in self.feed.items()})
+        feed = {name: array[chosen] for name, array in self.feed.items()}
+        frame = None if self.frame is None else self.frame.iloc[chosen]
+        return replace(self, feed=feed, frame=frame)
 
 
 def typed_samples(runner: Any, samples: Any) -> Samples:
@@ -86,21 +89,9 @@ def typed_samples(runner: Any, samples: Any) -> Samples:
         raise ShapeError("samples have no rows.")
     if runner.kind == "onnx":
         feed = {name: runner.typed(name, part) for name, part in runner.by_name(data).items()}
-        return Samples(feed, by_name=True)
+        return Samples(feed, True, runner.columns_of)
     if runner.kind == "sklearn":
-        names = getattr(runner.model, "feature_names_in_", None)
-        if names is not None and is_frame(data):
-            data = columns_of(data, names)
-        words = list(data.select_dtypes(WORDS)) if hasattr(data, "select_dtypes") else []
-        try:
-            if words:
-                raise InputError(f"the columns {listed(words)} hold words.")
-            matrix = numbers_of(data)
-        except InputError as error:
-            raise ExportError(
-                f"a graph of scikit-learn takes one matrix of numbers, but {error} {IN_PYTHON}"
-            ) from error
-        return Samples({"input": matrix}, False, names)
+        return _of_table(data, list(runner.columns))
     by_name = isinstance(data, Mapping) or runner.kind == "transformers"
     if isinstance(data, Mapping):
         named = {name: data[name] for name in runner.input_names(data)}
@@ -115,6 +106,26 @@ def typed_samples(runner: Any, samples: Any) -> Samples:
             raise ExportError(f"input {name!r} is {part!r}; a graph takes arrays and tensors only.")
         feed[name] = to_numpy(tensor)
     return Samples(feed, by_name)
+
+
+def _of_table(data: Any, names: list[str]) -> Samples:
+    """Return one matrix of numbers and, of a data frame, a second one of words."""
+    try:
+        if not names:
+            return Samples({"input": numbers_of(data)}, by_name=False)
+        make = require("pandas", None).DataFrame
+        is_pandas = hasattr(data, "select_dtypes")
+        frame = with_columns(data, names) if is_pandas else make(numbers_of(data), None, names)
+        words = list(frame.select_dtypes(WORDS))
+        columns = {"input": [name for name in names if name not in words], "words": words}
+        columns = {name: part for name, part in columns.items() if part}
+        cells = {"input": numbers_of, "words": words_of}
+        feed = {name: cells[name](frame[part]) for name, part in columns.items()}
+        return Samples(feed, False, columns, frame)
+    except InputError as error:
+        raise ExportError(
+            f"a graph takes numbers, and words of a pandas data frame, but {error} {IN_PYTHON}"
+        ) from error
 
 
 def _argument_names(model: Any, count: int) -> tuple[str, ...]:
@@ -193,6 +204,19 @@ def run_samples(
             f"{reason}. The shape must be that of one input, without the batch (input_shape=..., "
             "--input-shape)."
         ) from error
+
+
+def with_odd_words(wrapped: Wrapped, samples: Samples) -> list[tuple[Samples, Outputs]]:
+    """Run samples with new words, and with missing ones, unless Python rejects them."""
+    if samples.frame is None or "words" not in samples.feed:
+        return []
+    odd, cells = [], samples.frame.select_dtypes(WORDS).to_numpy(object)
+    for word in (NEW_WORD, next(iter(cells[samples.feed["words"] == ""]), np.nan)):
+        rows = _of_table(new_words(samples.frame, word=word), list(samples.frame))
+        with warnings.catch_warnings(), suppress(InputError):
+            warnings.simplefilter("ignore")
+            odd.append((rows, run_samples(wrapped, rows)))
+    return odd
 
 
 # --- the checks -----------------------------------------------------------------------------------

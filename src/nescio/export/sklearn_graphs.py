@@ -8,9 +8,11 @@ gives one matrix per label, or for decisions other columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import OneToOneFeatureMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import (
@@ -30,20 +32,22 @@ from sklearn.utils import get_tags
 
 from nescio._validation import Array
 from nescio.errors import ExportError, require
-from nescio.export.parity import IN_PYTHON
+from nescio.export.parity import IN_PYTHON, Samples
 from nescio.models.base import PREPARED
 from nescio.models.onnx_models import open_session
 from nescio.models.sklearn_models import SklearnRunner, split_steps
-from nescio.models.table_features import TableFeatures
+from nescio.models.table_features import TableFeatures, after
 from nescio.outputs.outputs import INPUT, PENULTIMATE
+from nescio.self_check import NEW_WORD
 
 _BOOSTING = GradientBoostingClassifier | HistGradientBoostingClassifier
 _FORESTS = DecisionTreeClassifier | RandomForestClassifier | ExtraTreesClassifier
+_MIXED = "words and numbers"  # stands for inputs of both kinds, which no single tensor holds
 
 
-def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[Any, list[str]]:
+def sklearn_graph(runner: SklearnRunner, samples: Samples, opset: int) -> tuple[Any, list[str]]:
     """Return a graph, and the names of its outputs: logits or probabilities, then the layers."""
-    nodes = _Nodes(opset, runner.columns)
+    nodes = _Nodes(opset, samples, runner.columns)
     steps, final = split_steps(runner.model)
     by_label = isinstance(final, MultiOutputClassifier | OneVsRestClassifier)
     parts = final.estimators_ if by_label else [final]
@@ -52,34 +56,40 @@ def sklearn_graph(runner: SklearnRunner, input_name: str, opset: int) -> tuple[A
         if categorical or isinstance(part, ClassifierChain):
             name = type(part).__name__ + " with categorical features" * categorical
             raise ExportError(f"a {name} cannot become a graph. {IN_PYTHON}")
-    tensors = {INPUT: input_name, PENULTIMATE: nodes.after(steps, input_name)}
+    tensors = {INPUT: nodes.table, PENULTIMATE: nodes.after(steps, nodes.table)}
     if PREPARED in runner.layers:
         before, last = split_steps(runner.prepare)
-        tensors[PREPARED] = nodes.after([*before, last], input_name)
+        tensors[PREPARED] = nodes.after([*before, last], nodes.table)
     logits = (nodes.probs if runner.from_probs else nodes.decisions)(parts, tensors[PENULTIMATE])
-    if not all(isinstance(part, HistGradientBoostingClassifier) for part in parts):
-        takes_nan = all(isinstance(part, _FORESTS) for part in parts)
+    if nodes.words or not all(isinstance(part, HistGradientBoostingClassifier) for part in parts):
+        takes_nan = all(isinstance(p, _FORESTS | HistGradientBoostingClassifier) for p in parts)
         logits = nodes.or_nan(logits, tensors[PENULTIMATE], takes_nan=takes_nan)
     names = [logits, *(tensors[layer] for layer in runner.layers)]
     outputs = [nodes.add("Identity", name) for name in names]  # no output may be an input
-    return nodes.graph(input_name, runner.model.n_features_in_, outputs), outputs
+    return nodes.graph(outputs), outputs
 
 
 class _Nodes:
     """The nodes and constants of a graph that grows by operators and by estimators."""
 
-    def __init__(self, opset: int, columns: Sequence[str]) -> None:
-        self.columns = columns  # the names of those of the input
+    def __init__(self, opset: int, samples: Samples, columns: Sequence[str]) -> None:
+        self.samples, self.columns = samples, columns  # the names of those of the model
+        names = [name for name, array in samples.feed.items() if array.dtype == object]
+        self.words: dict[str, list[Any]] = {name: [] for name in names}  # and what fills them
+        self.table = _MIXED if len(samples.feed) > 1 else next(iter(samples.feed))
         self.onnx, self.ir = require("onnx", "onnx"), require("onnx_ir", "onnx")
         self.opsets = {"": opset, "ai.onnx.ml": 3}
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def graph(self, input_name: str, n_columns: int, outputs: Sequence[str]) -> Any:
+    def graph(self, outputs: Sequence[str]) -> Any:
         """Return the whole, as an `onnx_ir.Model`."""
         helper, double = self.onnx.helper, self.onnx.TensorProto.DOUBLE
         values = [helper.make_tensor_value_info(name, double, ["batch", None]) for name in outputs]
-        inputs = [helper.make_tensor_value_info(input_name, double, ["batch", n_columns])]
+        inputs = []
+        for name, array in self.samples.feed.items():
+            kind = self.onnx.TensorProto.STRING if name in self.words else double
+            inputs.append(helper.make_tensor_value_info(name, kind, ["batch", array.shape[1]]))
         graph = helper.make_graph(self.nodes, "graph", inputs, values, self.constants)
         opsets = [helper.make_opsetid(*opset) for opset in self.opsets.items()]
         return self.ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))
@@ -103,10 +113,22 @@ class _Nodes:
                 continue
             if isinstance(step, Pipeline):
                 tensor = self.after([part for _, part in step.steps], tensor)
+            elif tensor in self.words and hasattr(step, "categories_"):
+                sizes = getattr(step, "_n_features_outs", [1] * len(step.categories_))
+                transform = partial(after, [*self.words[tensor], step])
+                tensor = self._encoded(tensor, transform, step.categories_, sizes)
+            elif tensor in self.words and getattr(step, "add_indicator", None) is False:
+                self.words[tensor].append(step)
             elif isinstance(step, ColumnTransformer) and not step.transformer_weights:
                 tensor = self._column_transformer(step, tensor)
             elif isinstance(step, TableFeatures):
                 tensor = self._table_features(step, tensor)
+            elif tensor in (_MIXED, *self.words):
+                raise ExportError(
+                    f"{step!r} takes words, or words and numbers. In a graph, only OneHotEncoder "
+                    "and OrdinalEncoder take words, in columns of a ColumnTransformer that hold "
+                    f"nothing else, perhaps after a SimpleImputer. {IN_PYTHON}"
+                )
             elif isinstance(step, SimpleImputer) and step.missing_values is np.nan:
                 tensor = self._filled(step, tensor)
             elif isinstance(step, StandardScaler) and step.with_mean and step.with_std:
@@ -129,9 +151,21 @@ class _Nodes:
         columns, parts = transformer._transformer_to_input_indices, []
         for name, part, _ in transformer.transformers_:
             if part != "drop" and len(columns[name]):
-                taken = self.add("Gather", tensor, np.array(columns[name]), axis=1)
-                parts.append(self.after([part], taken))
+                parts.append(self.after([part], self._taken(tensor, columns[name])))
         return self.add("Concat", *parts, axis=1)
+
+    def _taken(self, tensor: str, places: Any) -> str:
+        """Return some columns of a tensor, or of the table: of the input that has all of them."""
+        if tensor == _MIXED:
+            names = [self.columns[place] for place in places]
+            held = [name for name, part in self.samples.columns.items() if {*names} <= {*part}]
+            if not held:
+                return _MIXED
+            tensor = held[0]
+            places = [self.samples.columns[tensor].index(name) for name in names]
+        taken = self.add("Gather", tensor, np.array(places, np.int64), axis=1)
+        self.words |= {taken: []} if tensor in self.words else {}
+        return taken
 
     def _filled(self, imputer: SimpleImputer, tensor: str) -> str:
         values = imputer.statistics_.astype(np.float64)
@@ -148,7 +182,7 @@ class _Nodes:
         kept = np.array(features.kept_, np.int64)
         if features.columns is not None:
             kept = np.array([self.columns.index(str(name)) for name in features.columns])[kept]
-        numbers = self.add("Gather", tensor, kept, axis=1)
+        numbers = self._double(self._taken(tensor, kept))  # of words alone: no columns
         missing = self.add("IsNaN", numbers)
         if (by_logarithm := features.bends_ > 0).any():
             at = np.where(by_logarithm, features.bends_, 1.0)
@@ -157,10 +191,54 @@ class _Nodes:
             numbers = self.add("Where", by_logarithm, self.add("Add", logs, line), numbers)
         scaled = self.add("Div", self.add("Sub", numbers, features.mean_), features.scale_)
         scaled = self.add("Where", missing, np.zeros(1), scaled)
-        flags = self.add("Mul", self._double(missing), features.weights_)
-        nothing = self.add("MatMul", flags, np.zeros((len(features.kept_), 1)))
-        constant = self.add("Add", nothing, np.array([len(features.kept_) ** 0.5]))
-        return self.add("Concat", scaled, flags, constant, axis=1)
+        n, sizes = len(kept), features.word_sizes_
+        parts = [scaled, self.add("Mul", self._double(missing), features.weights_[:n])]
+        if sizes:
+            of_columns = zip(features.usual_words_, features.known_words_, strict=True)
+            known = [["", *usual, *(others or ())] for usual, others in of_columns]
+
+            def transform(rows: Array) -> Array:
+                frame = self.samples.frame.iloc[[0] * len(rows)]
+                frame = frame.assign(**dict(zip(features.words_, rows.T, strict=True)))
+                return np.asarray(features.transform(frame)[:, 2 * n : -1])
+
+            words = self._taken(tensor, [self.columns.index(str(w)) for w in features.words_])
+            parts.append(self._encoded(words, transform, known, sizes))
+        nothing = self.add("MatMul", parts[-1], np.zeros((sum(sizes) or n, 1)))
+        constant = self.add("Add", nothing, np.array([(n + len(sizes)) ** 0.5]))
+        return self.add("Concat", *parts, constant, axis=1)
+
+    def _encoded(self, tensor: str, transform: Any, known: Any, sizes: Sequence[int]) -> str:
+        """Add what a transformer makes of columns of words: infinity of a word that it rejects.
+
+        What it makes of one column, in some columns, has at most one number that is not 0.
+        """
+        parts, ends = [], np.cumsum(sizes)
+        for column, (words, size, end) in enumerate(zip(known, sizes, ends, strict=True)):
+            n, missing = len(words), next((w for w in words if not isinstance(w, str)), np.nan)
+            rows = np.array([[part[0] for part in known]] * (n + 2), dtype=object)
+            rows[:, column] = [*words, NEW_WORD, missing]
+            tables = []
+            for some in np.split(rows, [n, n + 1]):
+                try:
+                    tables.append(sparse.csc_array(transform(some)))
+                except ValueError:
+                    tables.append(sparse.csc_array(np.full((len(some), ends[-1]), np.inf)))
+            table = sparse.vstack(tables, "csc")[:, end - size : end].tocoo()
+            place, value = np.zeros(n + 2, np.int64), np.zeros(n + 2)
+            place[table.row], value[table.row] = table.col, table.data
+            rows_of = {"": n + 1} | {str(w): i for i, w in enumerate(words) if isinstance(w, str)}
+            row = self.add(
+                "LabelEncoder",
+                self.add("Gather", tensor, np.array([column]), axis=1),
+                domain="ai.onnx.ml",
+                keys_strings=list(rows_of),
+                values_int64s=list(rows_of.values()),
+                default_int64=n,
+            )
+            chosen = self.add("Equal", self.add("Gather", place, row), np.arange(size))
+            parts.append(self.add("Where", chosen, self.add("Gather", value, row), np.zeros(1)))
+        return self.add("Concat", *parts, axis=1)
 
     def decisions(self, parts: Sequence[Any], tensor: str) -> str:
         """Add the decisions of linear models or of boosted trees, one column per label."""

@@ -7,12 +7,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio._io.files import existing_file
+from nescio._io.files import as_text, existing_file
 from nescio._threads import cpu_limit
 from nescio._validation import Array, is_frame, is_torch, to_float, to_numpy
 from nescio.errors import (
@@ -38,7 +39,7 @@ DETECTOR_KEY, THRESHOLD_KEY = "nescio.detector", "nescio.threshold"
 """Where it keeps the name and the thresholds of the detector in it."""
 
 COLUMNS_KEY, TABLE_KEY = "nescio.columns", "nescio.table"
-"""Where it keeps the names of the input's columns, and the units of the features of a table."""
+"""Where it keeps the names of each input's columns, and the units of the features of a table."""
 
 DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
@@ -48,6 +49,7 @@ DTYPES: dict[str, Any] = {
     "tensor(int32)": np.int32,
     "tensor(uint8)": np.uint8,
     "tensor(bool)": np.bool_,
+    "tensor(string)": np.str_,
 }
 """NumPy's type for each of onnxruntime's types that are supported."""
 
@@ -72,6 +74,7 @@ class OnnxRunner(Runner):
         self.input_names, self.output_names = tuple(self._inputs), tuple(self._outputs)
         # A size that may change is a name or None.
         self.input_shapes = {name: list(node.shape or []) for name, node in self._inputs.items()}
+        self.columns_of: dict[str, list[str]] = self.metadata(COLUMNS_KEY, dict) or {}
         sizes = [shape[0] for shape in self.input_shapes.values() if shape]
         self.fixed_batch = min((size for size in sizes if isinstance(size, int)), default=None)
         settings["output"] = self._logits_name(settings.get("output"))
@@ -97,7 +100,7 @@ class OnnxRunner(Runner):
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns of a table that the model takes, if the file has them."""
-        return tuple(self.metadata(COLUMNS_KEY, list) or ())
+        return tuple(chain(*self.columns_of.values()))
 
     def explained(self, explanation: ExplainedVerdicts, inputs: Any) -> ExplainedVerdicts:
         """Return an explanation with the names and units of the columns, if the file has them."""
@@ -257,7 +260,7 @@ class OnnxRunner(Runner):
     def by_name(self, inputs: Any) -> dict[str, Any]:
         """Return inputs by the graph's names; raise if they are not those that it takes."""
         if is_frame(inputs) and self.columns:
-            inputs = numbers_of(columns_of(inputs, self.columns))
+            inputs = {name: with_columns(inputs, part) for name, part in self.columns_of.items()}
         if not isinstance(inputs, Mapping):
             parts = inputs if isinstance(inputs, tuple) else (inputs,)
             has_all = len(parts) == len(self._inputs)
@@ -271,8 +274,10 @@ class OnnxRunner(Runner):
 
     def typed(self, name: str, part: Any) -> Array:
         """Return an input in the graph's type; integers may become floats, but not vice versa."""
-        array: Array = self.preprocessed(to_numpy(part))
         kind = self._inputs[name].type
+        if DTYPES.get(kind) is np.str_:
+            return words_of(part)
+        array: Array = self.preprocessed((numbers_of if is_frame(part) else to_numpy)(part))
         wanted = DTYPES.get(kind, array.dtype)
         # Precision may be lost: NumPy's default, float64, is more than most graphs take. Pixels
         # from 0 to 255 are most probably not what a graph takes.
@@ -305,15 +310,15 @@ class OnnxRunner(Runner):
         }
 
 
-def columns_of(frame: Any, columns: Sequence[str]) -> Any:
-    """Return the columns of a data frame that a model takes, in its order."""
-    missing = [name for name in columns if name not in frame.columns]
+def with_columns(frame: Any, names: Sequence[str]) -> Any:
+    """Return some columns of a data frame."""
+    missing = [name for name in names if name not in frame.columns]
     if missing:
         raise InputError(
             f"the table lacks the columns {listed(missing)} of the model. It has "
             f"{listed(list(map(str, frame.columns)))}."
         )
-    return frame[list(columns)]
+    return frame[list(names)]
 
 
 def numbers_of(table: Any) -> Array:
@@ -324,6 +329,15 @@ def numbers_of(table: Any) -> Array:
         except (TypeError, ValueError) as error:
             raise InputError(f"the table must hold numbers: {error}.") from error
     return to_float(to_numpy(table), "samples").astype(np.float64)
+
+
+def words_of(table: Any) -> Array:
+    """Return a data frame or an array of words as text; what is missing is ""."""
+    cells = np.asarray(table, dtype=object)
+    for (row, *_), cell in np.ndenumerate(cells):
+        if as_text(cell) and not isinstance(cell, str):
+            raise InputError(f"columns of words must hold text, but row {row} has {cell!r}.")
+    return np.asarray(np.frompyfunc(as_text, 1, 1)(cells), dtype=object)
 
 
 def open_session(graph: Path | bytes, device: Any = None, *, threads: int | None = None) -> Any:

@@ -87,10 +87,10 @@ class SklearnRunner(Runner):
 
     @property
     def table(self) -> dict[str, Any] | None:
-        """The units of the features, if `TableFeatures` makes them of numbers alone."""
+        """The units of the features, if `TableFeatures` makes them."""
         last = split_steps(self.prepare)[1]
         is_table = self.features == PREPARED and isinstance(last, TableFeatures)
-        return last.units() if is_table and not last.words_ else None
+        return last.units() if is_table else None
 
     @property
     def n_features(self) -> int:

@@ -133,6 +133,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.known_words_ = [
             None if many else sorted(rows) for rows, many in zip(counts, single, strict=True)
         ]
+        self.word_sizes_ = [len(usual) + 1 for usual in self.usual_words_]
         self.names_ = list(_check_feature_names_in(self)[self.kept_])
         self.weights_ = np.ones(1)  # of what is missing or a word
         flags = self.transform(X)[:, len(self.names_) : -1]
@@ -190,8 +191,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         numbers, words = self._columns(X, reset=False)
         features, n_numbers = np.asarray(self.transform(X)), numbers.shape[1]
-        sizes = [len(usual) + 1 for usual in self.usual_words_]
-        texts = np.repeat(np.where(words == "", "missing", words), sizes, axis=1)
+        texts = np.repeat(np.where(words == "", "missing", words), self.word_sizes_, axis=1)
         missing = np.full(numbers.shape, "missing")
         constant = np.full((len(numbers), 1), None)
         values = np.hstack([numbers, missing, texts, constant], dtype=object)
@@ -201,13 +201,14 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         values[hidden] = None
         ends = np.full((2, features.shape[1]), np.nan)
         ends[:, :n_numbers] = in_units(self.units(), np.stack([low, high]))
-        names = [*self.names_, *self.names_, *np.repeat(self.words_, sizes), "constant"]
+        names = [*self.names_, *self.names_, *np.repeat(self.words_, self.word_sizes_), "constant"]
         return {"names": list(map(str, names)), "values": values, "low": ends[0], "high": ends[1]}
 
     def units(self) -> dict[str, Any]:
         """Return what turns features into the numbers of the table: all that explains a graph."""
         return {
             "names": list(map(str, self.names_)),
+            "words": [str(name) for name in np.repeat(self.words_, self.word_sizes_)],
             "bends": self.bends_.tolist(),
             "mean": self.mean_.tolist(),
             "scale": self.scale_.tolist(),
@@ -220,21 +221,19 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def shown_numbers(units: dict[str, Any], ranges: RangesExplanation) -> dict[str, Any]:
-    """Return what `TableFeatures.shown` does, for numbers of which only the `units` are known."""
+    """Return what `TableFeatures.shown` does, if of the rows only their features are known."""
     names, n = units["names"], len(units["names"])
-    missing = ranges.features[:, n : 2 * n] > 0
-    values = np.full(ranges.features.shape, None, dtype=object)
+    is_odd: Any = ranges.features > np.maximum(ranges.high, 0)
+    values: Any = np.full(ranges.features.shape, None, dtype=object)
+    values[is_odd] = "an unusual word"
+    values[:, n : 2 * n][is_odd[:, n : 2 * n]] = "missing"
     values[:, :n] = in_units(units, ranges.features)
-    values[:, :n][missing] = None
-    values[:, n : 2 * n][missing & (ranges.high[n : 2 * n] < 0.5)] = "missing"
-    ends = np.full((2, 2 * n + 1), np.nan)
+    values[:, :n][ranges.features[:, n : 2 * n] > 0] = None
+    values[:, -1] = None  # the constant
+    ends = np.full((2, values.shape[1]), np.nan)
     ends[:, :n] = in_units(units, np.stack([ranges.low, ranges.high]))
-    return {
-        "names": [*names, *names, "constant"],
-        "values": values,
-        "low": ends[0],
-        "high": ends[1],
-    }
+    names = [*names, *names, *units["words"], "constant"]
+    return {"names": names, "values": values, "low": ends[0], "high": ends[1]}
 
 
 def in_units(units: dict[str, Any], features: NDArray[np.floating[Any]]) -> Floats:

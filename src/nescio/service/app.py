@@ -254,7 +254,7 @@ def _inputs(
     kind = request.media_type
     if kind in api.IMAGES:
         return model.image_input(body, decoders), {}, {}
-    sent, of_rows = decode_inputs(kind, body)
+    sent, of_rows = decode_inputs(kind, body, model.words)
     if isinstance(sent, dict):
         inputs, columns = model.checked(sent), {}
     else:

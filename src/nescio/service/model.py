@@ -14,7 +14,7 @@ from nescio.errors import InputError, NescioError, ParameterError, ShapeError
 from nescio.models import wrap
 from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.models.inputs import n_rows
-from nescio.models.onnx_models import DTYPES, THRESHOLD_KEY, OnnxRunner
+from nescio.models.onnx_models import DTYPES, THRESHOLD_KEY, OnnxRunner, words_of
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
@@ -66,7 +66,10 @@ class Model:
         self.texts: TextLimits | None = None
         if self.tokenizer is not None:
             self.texts = TextLimits(self.tokenizer.limit(), MAX_TEXTS, MAX_CHARACTERS)
-        self.inputs = {node.name: _described(node) for node in runner.session.get_inputs()}
+        nodes, names = runner.session.get_inputs(), runner.columns_of
+        self.inputs = {node.name: _described(node, names.get(node.name, [])) for node in nodes}
+        words = (entry for entry in self.inputs.values() if entry.dtype == "str")
+        self.words = {name for entry in words for name in (entry.name, *entry.columns)}
         # A matrix of whole numbers may be token ids.
         self._tokens = [
             name
@@ -95,8 +98,7 @@ class Model:
 
     def describe(self) -> ModelDescription:
         """Return what a client must send."""
-        inputs, columns = [*self.inputs.values()], [*self.columns]
-        return ModelDescription(inputs, columns, self.preprocessing, self.texts)
+        return ModelDescription([*self.inputs.values()], self.preprocessing, self.texts)
 
     def image_input(self, content: bytes, decoders: Decoders) -> dict[str, Array]:
         """Return an image file as the input of the model."""
@@ -125,8 +127,8 @@ class Model:
                 )
         if columns and inputs.keys() == set(columns):  # of a table, by name
             n_rows(inputs)  # raises unless all have equally many
-            table = np.column_stack([inputs[column] for column in columns])
-            inputs = dict.fromkeys(self.inputs, table)
+            of = self.inputs.items()
+            inputs = {name: np.column_stack([inputs[c] for c in e.columns]) for name, e in of}
         if inputs.keys() != self.inputs.keys():
             missing = [repr(name) for name in columns or self.inputs if name not in inputs]
             unknown = [repr(name[:40]) for name in sorted({*inputs} - {*columns, *self.inputs})]
@@ -137,7 +139,7 @@ class Model:
             raise InputError(f"the inputs do not fit.{named} Send {', or '.join(names)}.")
         for name in self._tokens:
             check_count(f"input {name!r}", inputs[name].size, "token ids", MAX_TOKENS)
-        typed = {name: _typed(inputs[name], node, columns) for name, node in self.inputs.items()}
+        typed = {name: _typed(inputs[name], node) for name, node in self.inputs.items()}
         n_rows(typed)  # raises unless all have equally many
         return typed
 
@@ -168,18 +170,18 @@ class Model:
         return tuple((name, array.shape[1:]) for name, array in inputs.items())
 
 
-def _described(node: Any) -> ModelInput:
+def _described(node: Any, columns: list[str]) -> ModelInput:
     """Return the description of an input of an ONNX session."""
     if node.type not in DTYPES or not node.shape:
         raise InputError(
             f"the input {node.name!r} of the model has type {node.type} and shape {node.shape}. "
-            "Every input must be an array of numbers with one row per sample."
+            "Every input must be an array of numbers or words with one row per sample."
         )
     shape = [size if isinstance(size, int) else None for size in node.shape]
-    return ModelInput(node.name, shape, np.dtype(DTYPES[node.type]).name)
+    return ModelInput(node.name, shape, np.dtype(DTYPES[node.type]).name, columns)
 
 
-def _typed(array: Array, expected: ModelInput, columns: Sequence[str] = ()) -> Array:
+def _typed(array: Array, expected: ModelInput) -> Array:
     """Return an array in the type of an input, or raise an error if it does not fit."""
     fits = array.ndim == len(expected.shape) and all(
         size in (None, got) for size, got in zip(expected.shape, array.shape, strict=True)
@@ -188,11 +190,14 @@ def _typed(array: Array, expected: ModelInput, columns: Sequence[str] = ()) -> A
         shape = ", ".join("any number" if n is None else str(n) for n in expected.shape)
         wanted, got = f"shape [{shape}]", str(list(array.shape))
         if array.ndim == len(expected.shape) == 2 and expected.shape[0] is None:
-            names = f" ({', '.join(columns[:50])})" if columns else ""
-            wanted, got = f"rows of {expected.shape[1]} numbers{names}", str(array.shape[1])
+            names = f" ({', '.join(expected.columns[:50])})" if expected.columns else ""
+            kind = "words" if expected.dtype == "str" else "numbers"
+            wanted, got = f"rows of {expected.shape[1]} {kind}{names}", str(array.shape[1])
         is_one = array.size and array.ndim == len(expected.shape) - 1
         advice = " Put one sample into a list, too: [SAMPLE]." if is_one else ""
         raise InputError(f"input {expected.name!r} must have {wanted}, got {got}.{advice}")
+    if expected.dtype == "str":
+        return words_of(array)
     dtype = np.dtype(expected.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         typed = array.astype(dtype, copy=False)

@@ -221,6 +221,7 @@ class ModelInput(Struct):
     name: str
     shape: Annotated[list[int | None], Meta(description="null is any size.")]
     dtype: str
+    columns: Annotated[list[str], Meta(description="Of a table: each may be sent by its name.")]
 
 
 class TextLimits(Struct):
@@ -235,10 +236,6 @@ class ModelDescription(Struct):
     """What the model takes."""
 
     inputs: list[ModelInput]
-    columns: Annotated[
-        list[str],
-        Meta(description="Of a table, if known: may be sent by name, one list of numbers each."),
-    ]
     preprocessing: Preprocessing | None
     texts: TextLimits | None
 
@@ -383,13 +380,13 @@ def examples_of(detector: DetectorDescription) -> dict[str, dict[str, Any]]:
         bodies["/v1/score"] = score | groups
     if model is not None and model.texts is not None:
         bodies["/v1/predict"] = {"texts": ["A text."]} | groups
-    elif model is not None and model.columns:
-        bodies["/v1/predict"] = {"inputs": {name: [0.5] for name in model.columns}} | groups
     elif model is not None and model.preprocessing is None:
-        ones = {
-            node.name: np.ones([n or 1 for n in node.shape], node.dtype) for node in model.inputs
-        }
-        inputs = {name: array.tolist() for name, array in ones.items()}
+        inputs: dict[str, Any] = {}
+        for node in model.inputs:
+            if node.columns:
+                inputs |= dict.fromkeys(node.columns, ["a word" if node.dtype == "str" else 0.5])
+            else:
+                inputs[node.name] = np.ones([n or 1 for n in node.shape], node.dtype).tolist()
         bodies["/v1/predict"] = {"inputs": inputs} | groups
     return bodies
 

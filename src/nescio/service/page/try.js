@@ -28,14 +28,21 @@ export function prepare(described, onError) {
   show(byId("logits-form"), readsOnlyLogits() || !(texts || takesImages));
   show(byId("no-images"), !takesImages && !texts && !table);
   byId("no-images").textContent = detector.model
-    ? "The model takes numbers. Paste its inputs below, as JSON: " +
-      `{"inputs": {"${detector.model.inputs[0].name}": [[…], […]]}}.`
+    ? "Paste the inputs of the model below, as JSON: " +
+      `{"inputs": {${exampleOf(detector.model.inputs)}}}.`
     : "This service has no model: give it the outputs of yours.";
   byId("logits").labels[0].textContent = table ? "Inputs of the model" : "Logits";
   byId("logits-hint").textContent = hint();
   const groups = detector.by === "custom" ? Object.keys(detector.threshold) : [];
   byId("group").replaceChildren(...groups.map((name) => new Option(name)));
   show(byId("group-field"), groups.length > 0);
+}
+
+// Inputs by their names, or the columns of a table by theirs, as the JSON of a request has them.
+function exampleOf(inputs) {
+  const columns = inputs.flatMap((entry) => entry.columns);
+  if (!columns.length) return `"${inputs[0].name}": [[…], […]]`;
+  return columns.map((name) => `${JSON.stringify(name)}: […]`).join(", ");
 }
 
 function post(path, explain, body, type = "application/json", byRow = false) {
@@ -53,7 +60,7 @@ function width() {
 }
 
 function hint() {
-  const named = detector.model?.columns.join(", ");
+  const named = table?.columns.join(", ");
   if (table)
     return (
       `${width() === null ? "Numbers" : plural(width(), "number")} per row, in the order of the ` +
