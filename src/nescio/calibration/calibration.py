@@ -34,14 +34,7 @@ from nescio._charts.histogram import Batch, score_chart
 from nescio._charts.results import Result, View
 from nescio._charts.svg import Markup
 from nescio._io.files import as_groups
-from nescio._validation import (
-    Array,
-    BoolArray,
-    checked_scores,
-    checked_share,
-    n_equal,
-    to_numpy,
-)
+from nescio._validation import Array, BoolArray, checked_scores, checked_share, n_equal, to_numpy
 from nescio.errors import (
     GroupWarning,
     InputError,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import logit
 from sklearn.neural_network import MLPClassifier
 
-from nescio._validation import Array, BoolArray
+from nescio._validation import Array, BoolArray, row_hashes
 from nescio.detectors import JointEnergy
 from nescio.errors import (
     InputError,
@@ -102,8 +102,7 @@ def _check_separate(train: Outputs, held_out: Outputs) -> None:
     a, b = train.features, held_out.features
     if a is None or b is None:
         a, b = train.logits, held_out.logits
-    trained = {row.tobytes() for row in a.astype(np.float32)}
-    shared = sum(row.tobytes() in trained for row in b.astype(np.float32))
+    shared = int(np.isin(row_hashes(b), row_hashes(a)).sum())
     if 2 * shared > len(b):
         raise InputError(
             f"{shared:,} of {len(b):,} held-out samples are also in the training data. Pass "

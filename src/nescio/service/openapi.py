@@ -384,7 +384,8 @@ def examples_of(detector: DetectorDescription) -> dict[str, dict[str, Any]]:
         inputs: dict[str, Any] = {}
         for node in model.inputs:
             if node.columns:
-                inputs |= dict.fromkeys(node.columns, ["a word" if node.dtype == "str" else 0.5])
+                cell: Any = "a word" if node.dtype == "str" else 0.5
+                inputs |= {name: [cell] for name in node.columns}
             else:
                 inputs[node.name] = np.ones([n or 1 for n in node.shape], node.dtype).tolist()
         bodies["/v1/predict"] = {"inputs": inputs} | groups

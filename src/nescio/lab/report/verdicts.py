@@ -161,7 +161,7 @@ class Promise(NamedTuple):
         kind = None if monitor.change is None else monitor.change.kind
         calibration, n_flagged = detector.calibration_, len(verdicts.flagged)
         known, groups = calibration.known(verdicts.scores), _excess_of_groups(calibration, verdicts)
-        n_nonfinite = int(np.count_nonzero(np.isneginf(verdicts.scores)))
+        n_nonfinite = int(np.isneginf(verdicts.scores).sum())
         numbers = (len(verdicts), n_flagged, *shares, calibration.n_samples)
         return cls(*numbers, kind, known, groups, n_nonfinite)
 
