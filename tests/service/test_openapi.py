@@ -59,6 +59,16 @@ def test_every_other_route_is_of_the_page(app, document):
     assert {path for path in rest if not path.endswith((".js", ".css"))} == {"/"}
 
 
+def test_what_is_sent_and_answered_is_described(document):
+    schemas = document["components"]["schemas"]
+    for kind, names in (
+        ("ScoreBody", "logits features arrays ids groups label_names"),
+        ("Predictions", "logits p_value score"),
+    ):
+        for name in names.split():
+            assert schemas[kind]["properties"][name]["description"], name
+
+
 def test_the_document_is_valid(document):
     loaded = schemathesis.openapi.from_dict(document)
     loaded.validate()
