@@ -78,7 +78,8 @@ def test_images_of_any_colours_are_taken(images):
 
 def test_the_description_says_what_the_model_takes(images):
     result = images().get("/v1/detector").json()["model"]
-    assert result["inputs"] == [{"name": "image", "shape": [None, 3, 8, 8], "dtype": "float32"}]
+    [image] = result["inputs"]
+    assert image == {"name": "image", "shape": [None, 3, 8, 8], "dtype": "float32", "columns": []}
     assert result["preprocessing"] == HALF
 
 

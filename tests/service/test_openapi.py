@@ -59,6 +59,16 @@ def test_every_other_route_is_of_the_page(app, document):
     assert {path for path in rest if not path.endswith((".js", ".css"))} == {"/"}
 
 
+def test_what_is_sent_and_answered_is_described(document):
+    schemas = document["components"]["schemas"]
+    for kind, names in (
+        ("ScoreBody", "logits features arrays ids groups label_names"),
+        ("Predictions", "logits p_value score"),
+    ):
+        for name in names.split():
+            assert schemas[kind]["properties"][name]["description"], name
+
+
 def test_the_document_is_valid(document):
     loaded = schemathesis.openapi.from_dict(document)
     loaded.validate()
@@ -89,7 +99,8 @@ def test_the_examples_of_the_document_are_accepted_and_shown_in_errors(
         "tokens": client(detector_file(), model=text_model()),
         "image": client(detector_file(), model=image_model()),
         "table": client(
-            detector_file(), model=onnx_file(*graph, *weights, {"nescio.columns": ["age", "bmi"]})
+            detector_file(),
+            model=onnx_file(*graph, *weights, {"nescio.columns": {"row": ["age", "bmi"]}}),
         ),
         "matrix": client(detector_file(), model=onnx_file(*graph, *weights)),
         "parts": client(tmp_path / "own.nescio"),

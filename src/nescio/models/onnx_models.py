@@ -74,7 +74,6 @@ class OnnxRunner(Runner):
         self.input_names, self.output_names = tuple(self._inputs), tuple(self._outputs)
         # A size that may change is a name or None.
         self.input_shapes = {name: list(node.shape or []) for name, node in self._inputs.items()}
-        self.columns_of: dict[str, list[str]] = self.metadata(COLUMNS_KEY, dict) or {}
         sizes = [shape[0] for shape in self.input_shapes.values() if shape]
         self.fixed_batch = min((size for size in sizes if isinstance(size, int)), default=None)
         settings["output"] = self._logits_name(settings.get("output"))
@@ -86,6 +85,7 @@ class OnnxRunner(Runner):
         if settings.get("tokenizer") is None and importlib.util.find_spec("tokenizers"):
             stored = self.metadata(TOKENIZER_KEY, dict)
             settings["tokenizer"] = stored and load_tokenizer(json.dumps(stored))
+        self.columns_of: dict[str, list[str]] = self.metadata(COLUMNS_KEY, dict) or {}
         super().__init__(model, **settings)
         if self.from_probs is None:
             self._check_logits(str(self.output))

@@ -36,13 +36,6 @@ _BINARY = {"type": "string", "format": "binary"}
 JsonNumber = float | Literal["-inf"] | None  # JSON has no NaN and no infinity
 # Numbers in nested lists, which are decoded by hand.
 JsonArray = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {}})]
-RowIds = Annotated[
-    list[str] | None, Meta(description="A name of each row, which the answer repeats as id.")
-]
-RowGroups = Annotated[
-    list[str] | None,
-    Meta(description="The group of each row, if the detector was calibrated by your groups."),
-]
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):
@@ -90,24 +83,12 @@ class TrafficQuery(Struct, forbid_unknown_fields=True):
 class ScoreBody(Struct, forbid_unknown_fields=True):
     """The JSON body of a request to score."""
 
-    logits: Annotated[
-        list[list[JsonNumber]],
-        Meta(description="One row per sample, and one number per label, before the sigmoid."),
-    ]
-    features: Annotated[
-        list[list[JsonNumber]] | None,
-        Meta(description="One row per sample. Ignored unless scores_from of the detector has it."),
-    ] = None
-    ids: RowIds = None
-    groups: RowGroups = None
-    label_names: Annotated[
-        list[str] | None,
-        Meta(description="The label of each column, to find those of the detector by name."),
-    ] = None
-    arrays: Annotated[
-        dict[str, list[list[JsonNumber]]] | None,
-        Meta(description="Further layers by name, such as input; ignored like features."),
-    ] = None
+    logits: list[list[JsonNumber]]
+    features: list[list[JsonNumber]] | None = None
+    ids: list[str] | None = None
+    groups: list[str] | None = None
+    label_names: list[str] | None = None
+    arrays: dict[str, list[list[JsonNumber]]] | None = None
 
 
 class PredictBody(Struct, forbid_unknown_fields=True):
@@ -124,8 +105,8 @@ class PredictBody(Struct, forbid_unknown_fields=True):
             extra_json_schema={"minItems": 1},  # too many are 413, like too many rows
         ),
     ] = UNSET
-    ids: RowIds = None
-    groups: RowGroups = None
+    ids: list[str] | None = None
+    groups: list[str] | None = None
 
 
 class AcknowledgeBody(Struct, forbid_unknown_fields=True):
@@ -141,7 +122,7 @@ class LabelShare(Struct):
     """One label's part of a score."""
 
     label: str
-    term: Annotated[float | None, Meta(description="The energy, logit or probability.")]
+    term: float | None
     share: float | None
     median: Annotated[float | None, Meta(description="The in-distribution median of this label.")]
     rank: Annotated[int, Meta(description="1 is the largest term of the input.")]
@@ -173,46 +154,31 @@ class ColumnRange(Struct):
 class Explanation(Struct):
     """The reason for one verdict."""
 
-    term: Annotated[str, Meta(description="What the labels' terms are, such as energy.")]
+    term: str
     summary: str
     labels: list[LabelShare]
-    ranges: Annotated[
-        list[ColumnRange] | UnsetType,
-        Meta(description="Of out_of_range: the most unusual values; excess 0 is a usual one."),
-    ] = UNSET
+    ranges: list[ColumnRange] | UnsetType = UNSET
     parts: list[PartShare] | UnsetType = UNSET
 
 
 class Verdicts(Struct, kw_only=True):
     """One entry per row: scores, p-values and verdicts."""
 
-    score: Annotated[
-        list[float | None],
-        Meta(description="Higher means more in-distribution; null for a row without a score."),
-    ]
-    p_value: Annotated[
-        list[float],
-        Meta(description="How often an in-distribution sample scores as low or lower."),
-    ]
+    score: list[float | None]
+    p_value: list[float]
     in_distribution: list[bool]
     id: list[str] | UnsetType = UNSET
-    group: Annotated[
-        list[str] | UnsetType,
-        Meta(description="The group whose threshold was used, if the detector has several."),
-    ] = UNSET
+    group: list[str] | UnsetType = UNSET
     explanation: list[Explanation] | UnsetType = UNSET
 
 
 class Predictions(Verdicts, kw_only=True):
     """Verdicts, with the predicted labels, their probabilities and the logits."""
 
-    truncated: Annotated[
-        list[bool] | UnsetType,
-        Meta(description="Of texts: whether the model has seen only a part of each."),
-    ] = UNSET
+    truncated: list[bool] | UnsetType = UNSET
     predicted: list[list[str]]
     probs: list[list[float]]
-    logits: Annotated[list[list[JsonNumber]], Meta(description="One number per label.")]
+    logits: list[list[JsonNumber]]
 
 
 class ModelInput(Struct):
@@ -291,9 +257,7 @@ class MonitorReport(Struct):
     change: Change | None
     log10_martingale: float
     max_log10_martingale: float
-    trace: Annotated[
-        list[tuple[int, float]], Meta(description="Numbers of inputs, and the evidence after them.")
-    ]
+    trace: list[tuple[int, float]]
     windows: list[Window]
     open_window: Window | None
     n_windows: int
@@ -323,6 +287,24 @@ class Problem(Struct):
     status: int
     detail: Annotated[str, Meta(description="What is wrong and what to do.")]
 
+
+# What fields mean, in every type that has them.
+_FIELDS = {
+    "arrays": "Further layers by name, such as input; ignored like features.",
+    "columns": "Of a table, if known: may be sent by name, one list of numbers each.",
+    "features": "One row per sample. Ignored unless scores_from of the detector has it.",
+    "group": "The group whose threshold was used, if the detector has several.",
+    "groups": "The group of each row, if the detector was calibrated by your groups.",
+    "ids": "A name of each row, which the answer repeats as id.",
+    "label_names": "The label of each column of the logits.",
+    "logits": "One row per sample, and one number per label, before the sigmoid.",
+    "p_value": "How often an in-distribution sample scores as low or lower.",
+    "ranges": "Of out_of_range: the most unusual values; excess 0 is a usual one.",
+    "score": "Higher means more in-distribution; null for a row without a score.",
+    "term": "The energy, logit or probability of a label.",
+    "trace": "Numbers of inputs, and the evidence after them.",
+    "truncated": "Of texts: whether the model has seen only a part of each.",
+}
 
 # --- operations ---------------------------------------------------------------------------------
 
@@ -369,13 +351,15 @@ def examples_of(detector: DetectorDescription) -> dict[str, dict[str, Any]]:
     """Return JSON bodies that the service accepts, by path; none for images and the last layer."""
     columns, model = detector.n_columns, detector.model
     n_labels = columns.get("logits", len(detector.label_names or "abc"))
-    groups = {"groups": [*detector.threshold][-1:]} if detector.by == CUSTOM else {}
+    groups: dict[str, Any] = {}
+    if detector.by == CUSTOM:
+        groups["groups"] = [*detector.threshold][-1:]
     score: dict[str, Any] = {"logits": [[(2.5, -3.5)[label % 2] for label in range(n_labels)]]}
     for name in detector.scores_from:
         if name not in ("logits", "head"):
             holder = score if name == "features" else score.setdefault("arrays", {})
             holder[name] = [[0.5] * columns[name]]
-    bodies = {"/v1/acknowledge": {"note": "Ann: the lens is clean again."}}
+    bodies: dict[str, Any] = {"/v1/acknowledge": {"note": "Ann: the lens is clean again."}}
     if "head" not in detector.scores_from:
         bodies["/v1/score"] = score | groups
     if model is not None and model.texts is not None:
@@ -410,8 +394,10 @@ def make_document(examples: dict[str, dict[str, Any]]) -> bytes:
     components["PredictBody"]["minProperties"] = 1  # of oneOf, generators make no class
     for component in components.values():
         component["description"] = component.get("description", "").partition("\n")[0]
-        for field in component.get("properties", {}).values():
+        for name, field in component.get("properties", {}).items():
             field.pop("default", None)  # openapi-typescript would make it a required field
+            if name in _FIELDS:
+                field.setdefault("description", _FIELDS[name])
     paths = {
         path: {operation.method.lower(): _described(operation, refs, examples.get(path))}
         for path, operation in OPERATIONS.items()

@@ -203,18 +203,7 @@ def serve(
     no_token: bool = False,
     log_level: str = "info",
 ) -> None:
-    """Run the service until it gets a signal to stop.
-
-    Parameters
-    ----------
-    settings : Settings
-    host, port
-        The address to listen on. Port 0 takes a free port, which the log names.
-    no_token : bool
-        Whether a service without a token may listen on an address that other machines can reach.
-    log_level : {"debug", "info", "warning", "error"}
-        At "warning", requests are not logged.
-    """
+    """Run the service until it gets a signal to stop; `nescio serve --help` has the options."""
     with logging_to_stderr(log_level):
         if settings.model is not None:
             # Errors are raised as exceptions; its own log lines would not be JSON.
