@@ -60,6 +60,7 @@ def test_machines_read_json(here, nescio):
         "ignored_columns": [],
         "kept_columns": [],
         "n_flagged": scored["n_flagged"],
+        "n_nonfinite": 0,
         "output": "y.csv",
     }
     evaluated = json.loads(
