@@ -119,13 +119,7 @@ class SumLogit(_LabelScore):
 
 
 class TopKLogit(_TopKScore):
-    """The sum of the k largest logits.
-
-    Parameters
-    ----------
-    k : int
-        How many labels count; all of them if there are fewer.
-    """
+    """The sum of the k largest logits; of all of them, if there are fewer."""
 
     name, term = "top_k_logit", "logit"
     paper = _WANG_APPENDIX
@@ -146,13 +140,7 @@ class SumProb(_LabelScore):
 
 
 class TopKProb(_TopKScore):
-    """The sum of the k largest label probabilities.
-
-    Parameters
-    ----------
-    k : int
-        How many labels count; all of them if there are fewer.
-    """
+    """The sum of the k largest label probabilities; of all of them, if there are fewer."""
 
     name, term = "top_k_prob", "prob"
     paper = _WANG_APPENDIX
