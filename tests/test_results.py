@@ -41,7 +41,7 @@ def results():
     monitor = ns.Monitor(detector, window=50)
     for outputs in (new, far):
         monitor.update(detector.assess(outputs))
-    kinds = ["joint_energy", "max_logit", "knn", "msp", "gen", "label_gap", "max_prob", "sum_prob"]
+    kinds = ["joint_energy", "max_logit", "knn", "msp", "gen", "sum_logit", "max_prob", "sum_prob"]
     named = dict(zip(nasty(len(kinds), "detector"), kinds, strict=True))
     sets_of_far = dict.fromkeys(nasty(5, "set"), far)
     compared = ns.compare(new, sets_of_far, named, train=held_out, n_bootstrap=0)

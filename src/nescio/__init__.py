@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         GradNorm as GradNorm,
         IsolationForest as IsolationForest,
         JointEnergy as JointEnergy,
-        LabelGap as LabelGap,
         LabelNeighbours as LabelNeighbours,
         LinearProbe as LinearProbe,
         LocalOutlierFactor as LocalOutlierFactor,

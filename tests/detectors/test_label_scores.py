@@ -19,31 +19,6 @@ def test_there_is_a_detector_for_every_score(rng):
         np.testing.assert_array_equal(detector.score_samples(logits), expected)
 
 
-def plain_gap(row):
-    logits = [logit for logit in row if logit > -np.inf]
-    predicted = [logit for logit in logits if logit > 0] or [max(logits)]
-    absent = [logit for logit in logits if logit not in predicted] or [min(logits)]
-    return np.mean(predicted) - np.mean(absent)
-
-
-def test_the_predicted_labels_minus_the_others(rng):
-    logits = np.concatenate([rng.normal(mean, 2, (30, 6)) for mean in (-9, -1, 9)])
-    counts = (logits > 0).sum(1)
-    assert {0, 3, 6} <= set(counts)  # none, some and all of the labels are predicted
-    masked = logits.copy()
-    masked[rng.random(masked.shape) < 0.2] = -np.inf
-    masked[:, 3] = logits[:, 3]  # one label is left everywhere
-    for rows in (logits, masked):
-        scores = ns.LabelGap().score_samples(rows)
-        np.testing.assert_allclose(scores, [plain_gap(row) for row in rows], atol=1e-12)
-        assert (scores >= 0).all()
-
-
-def test_a_single_label_has_no_gap_and_no_label_is_out():
-    assert ns.LabelGap().score_samples(np.array([[3.0], [-3.0]])).tolist() == [0, 0]
-    assert ns.LabelGap().score_samples(np.full((1, 4), -np.inf)).tolist() == [-np.inf]
-
-
 @pytest.mark.parametrize(("gamma", "k"), [(0.1, 100), (0.5, 3), (0.01, 1)])
 def test_the_generalised_entropy_of_the_most_probable_labels(gamma, k, rng):
     logits = rng.normal(-2, 3, (40, 9))

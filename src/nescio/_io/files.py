@@ -454,11 +454,9 @@ def locked(
     process has to wait. On a file system that has no locks, nothing is locked.
     """
     lock = path.with_name(f".{path.name}.lock")
-    try:
+    with explained("write to", path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _lock_file(lock)
-    except OSError as error:
-        raise FileError(f"cannot write to {path.parent}: {error.strerror}.") from error
     if descriptor is None:
         with waiting():
             while (descriptor := _lock_file(lock)) is None:

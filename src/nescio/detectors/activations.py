@@ -80,18 +80,13 @@ class ReAct(_PercentileDetector):
 
     Out-of-distribution inputs can activate a few units far more than training data does, which
     makes large logits. Clipping bounds the contribution of each unit. One limit holds for all
-    units: a percentile of all activations of the training data.
+    units, `ceiling_`: a percentile of all activations of the training data.
 
     Parameters
     ----------
     percentile : float
         The percentile of the training activations to clip at. The default of 90 is that of the
         paper and of the OpenOOD benchmark.
-
-    Attributes
-    ----------
-    ceiling_ : array of shape ()
-        The largest activation that remains.
 
     Examples
     --------
@@ -121,19 +116,14 @@ class DICE(Detector):
     """Joint energy of the logits with only those weights of the head that contribute most.
 
     The contribution of a weight is its product with the mean of its input over the training data.
-    The share `sparsity` of all weights, those with the smallest contributions, counts as 0. So
-    units that matter little for the training data cannot make a logit large.
+    The share `sparsity` of all weights, those with the smallest contributions, counts as 0; `kept_`
+    says which remain. So units that matter little for the training data cannot make a logit large.
 
     Parameters
     ----------
     sparsity : float
         The share of the weights to leave out, between 0 and 1. The default of 0.9 is that of the
         authors for CIFAR-10 and CIFAR-100; for ImageNet they took 0.7.
-
-    Attributes
-    ----------
-    kept_ : array of bool of shape (n_labels, n_features)
-        The weights that are kept.
 
     Examples
     --------

@@ -56,9 +56,10 @@ class Combined(Detector):
 
     Scores of different detectors cannot be added, but their p-values have the same meaning: how
     often an in-distribution sample scores as low or lower. A part's p-values come from its scores
-    of a random half of the held-out data. The score is minus the sum of weight / p, with weights
-    that sum to 1: minus 1 over their harmonic mean. Only the other half of the held-out data
-    calibrates it. So the verdict keeps the share `tpr`, however the parts depend on each other.
+    of a random half of the held-out data, which calibrates the parts, `detectors_`. The score is
+    minus the sum of weight / p, with weights that sum to 1: minus 1 over their harmonic mean. Only
+    the other half of the held-out data calibrates it. So the verdict keeps the share `tpr`, however
+    the parts depend on each other.
 
     One small p-value is enough for a low score, and a part that finds nothing strange cannot
     outvote it. A part with a small weight, a guard, decides only where its p-value is far below
@@ -75,11 +76,6 @@ class Combined(Detector):
     weights : list or tuple of float
         One positive number per part. If empty, each part has its usual weight: 1, and 0.02 for the
         guard `out_of_range`.
-
-    Attributes
-    ----------
-    detectors_ : list of Detector
-        The parts, each one calibrated on the half of the held-out data that makes the p-values.
 
     Examples
     --------

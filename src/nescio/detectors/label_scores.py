@@ -2,14 +2,13 @@
 
 Nine of them are one table: a term of each label (energy, logit, probability) under an aggregation
 over the labels (sum, max, top-k). The others are the softmax score, two scores that the paper did
-not publish, ODIN, GEN, the gap between predicted and other labels, and GradNorm, which reads the
-input of the head too.
+not publish, ODIN, GEN, and GradNorm, which reads the input of the head too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from nescio._validation import Array, checked_choice, checked_number, checked_sh
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
 from nescio.explain import Terms
-from nescio.scores import exp, largest, where
+from nescio.scores import exp, largest
 
 _WANG = "Wang et al., NeurIPS 2021"
 _WANG_APPENDIX = f"{_WANG} (appendix)"
@@ -120,13 +119,7 @@ class SumLogit(_LabelScore):
 
 
 class TopKLogit(_TopKScore):
-    """The sum of the k largest logits.
-
-    Parameters
-    ----------
-    k : int
-        How many labels count; all of them if there are fewer.
-    """
+    """The sum of the k largest logits; of all of them, if there are fewer."""
 
     name, term = "top_k_logit", "logit"
     paper = _WANG_APPENDIX
@@ -147,13 +140,7 @@ class SumProb(_LabelScore):
 
 
 class TopKProb(_TopKScore):
-    """The sum of the k largest label probabilities.
-
-    Parameters
-    ----------
-    k : int
-        How many labels count; all of them if there are fewer.
-    """
+    """The sum of the k largest label probabilities; of all of them, if there are fewer."""
 
     name, term = "top_k_prob", "prob"
     paper = _WANG_APPENDIX
@@ -271,39 +258,6 @@ class GEN(Detector):
         # log(p (1 - p)), which does not round to log(0) for logits far from 0
         minus_log = scores.label_energy(top) + scores.label_energy(-top)
         return -exp(-self.gamma * minus_log).sum(1)  # type: ignore[no-any-return]
-
-
-class LabelGap(Detector):
-    """The mean logit of the predicted labels minus the mean logit of the other labels.
-
-    A label is predicted if its logit is above 0. If there is none, the largest logit stands for
-    the predicted ones; if all are, the smallest logit stands for the others. A masked label is
-    neither. The score is never negative, and -inf if every label is masked.
-
-    Examples
-    --------
-    >>> LabelGap().score_samples(np.array([[3.0, 1.0, -4.0], [-1.0, -4.0, -4.0]]))
-    array([6., 3.])
-    """
-
-    name = "label_gap"
-    paper = "the formula is its name"
-    traceable = True
-
-    def _score(self, arrays: Arrays) -> Array:
-        logits = arrays.logits
-        unmasked = logits > -np.inf
-        top = scores.max_logit(logits)[:, None]
-        bottom = -scores.max_logit(where(unmasked, -logits, -np.inf))
-        predicted = ((logits > 0) | (logits == top)) & unmasked
-        absent = unmasked & ~predicted
-        rest = where(absent.any(1), _mean(logits, absent), bottom)
-        return _mean(logits, predicted) - rest  # type: ignore[no-any-return]
-
-
-def _mean(logits: Any, chosen: Any) -> Any:
-    """Return the mean of the chosen logits of each row; 0 if none is chosen."""
-    return where(chosen, logits, 0.0).sum(1) / chosen.sum(1).clip(min=1)
 
 
 @dataclass(eq=False, repr=False)

@@ -23,7 +23,7 @@ from nescio.detectors.inputs import Arrays
 from nescio.errors import EmptyLabelWarning, ShapeError, warn
 from nescio.scores import like, max_logit
 
-_GAUSSIANS = {
+_GAUSSIANS = {  # as in `Gaussians`; only labels with samples have a mean
     "center_": "float features",
     "whitening_": "float features rank",
     "means_": "float labels rank",
@@ -139,15 +139,6 @@ class Mahalanobis(FeatureDetector):
     layer : str
         The array to read: "features", or a name in `Outputs.arrays`.
 
-    Attributes
-    ----------
-    center_ : array of shape (n_features,)
-        Subtracted before whitening.
-    whitening_ : array of shape (n_features, rank)
-        Its product with itself is the inverse covariance.
-    means_ : array of shape (n_labels_with_samples, rank)
-        The label means, whitened.
-
     Examples
     --------
     >>> rng = np.random.default_rng(0)
@@ -198,12 +189,7 @@ class PerturbedMahalanobis(Mahalanobis):
 
     It learns from the plain features of the training data, and scores the features of perturbed
     inputs, which `nescio extract --tuned` adds to the outputs as mahalanobis_max or
-    mahalanobis_sum.
-
-    Parameters
-    ----------
-    aggregate : {"max", "sum"}
-        The paper's method takes the max; its ablation takes the sum.
+    mahalanobis_sum, one for each `aggregate`.
     """
 
     name = "mahalanobis_perturbed"
@@ -238,15 +224,6 @@ class RelativeMahalanobis(Mahalanobis):
     layer : str
         The array to read: "features", or a name in `Outputs.arrays`.
 
-    Attributes
-    ----------
-    center_, whitening_, means_ : arrays
-        The Gaussians of the labels, as in `Mahalanobis`.
-    overall_center_ : array of shape (n_features,)
-        The mean of all samples.
-    overall_whitening_ : array of shape (n_features, rank)
-        Its product with itself is the inverse covariance of all samples.
-
     Examples
     --------
     >>> rng = np.random.default_rng(0)
@@ -261,7 +238,7 @@ class RelativeMahalanobis(Mahalanobis):
     name = "relative_mahalanobis"
     paper = "Ren et al., 2021 (arXiv:2106.09022)"
     learned = {
-        **_GAUSSIANS,
+        **_GAUSSIANS,  # those of the labels; the others are of all samples
         "overall_center_": "float features",
         "overall_whitening_": "float features overall-rank",
     }

@@ -111,13 +111,6 @@ class NearestNeighbours(BankDetector):
         1,024 features, these are 82 MB, and below 10 % of the time of DenseNet-121, even for one
         image at a time (benchmarks/speed/beside_network.py).
 
-    Attributes
-    ----------
-    bank_ : array of shape (n_kept, n_features)
-        The training samples that are searched, of length 1.
-    rows_ : array of shape (n_kept,)
-        Their positions in the training data.
-
     Examples
     --------
     >>> rng = np.random.default_rng(0)
@@ -129,6 +122,7 @@ class NearestNeighbours(BankDetector):
 
     name = "knn"
     paper = "Sun et al., ICML 2022"
+    # The samples that are searched, of length 1, and their positions in the training data.
     learned = {"bank_": "float bank features", "rows_": "int bank"}
 
     rows_: Indices
@@ -196,17 +190,12 @@ class NNGuide(BankDetector):
         The array to read: "features", or a name in `Outputs.arrays`.
     bank : int
         How many training samples to keep at most, as for `NearestNeighbours`.
-
-    Attributes
-    ----------
-    bank_ : array of shape (n_kept, n_features)
-        The features of the training samples, scaled to the length of their joint energy.
     """
 
     name = "nnguide"
     paper = "Park et al., ICCV 2023; with joint energy"
     learns_with = scores_with = ("logits",)
-    learned = {"bank_": "float bank features"}
+    learned = {"bank_": "float bank features"}  # each has the length of its joint energy
 
     k: int = 50
 
@@ -253,18 +242,6 @@ class LabelNeighbours(NearestNeighbours):
         How many training samples to keep at most, as for `NearestNeighbours`. It is smaller here,
         so that `combined` takes below 3 % of the time of DenseNet-121, for one image at a time.
 
-    Attributes
-    ----------
-    bank_ : array of shape (n_kept, n_features)
-        The training samples that are searched, of length 1.
-    rows_ : array of shape (n_kept,)
-        Their positions in the training data.
-    members_ : array of int
-        The positions in `bank_` of the samples that carry the first label, then of those that
-        carry the second, and so on.
-    starts_ : array of shape (n_labels + 1,)
-        Where each label starts in `members_`.
-
     Examples
     --------
     >>> from nescio import Outputs
@@ -288,8 +265,8 @@ class LabelNeighbours(NearestNeighbours):
     learned = {
         "bank_": "float bank features",
         "rows_": "int bank",
-        "members_": "int members",
-        "starts_": "int starts",
+        "members_": "int members",  # of the bank: those that carry the first label, the second, ...
+        "starts_": "int starts",  # where each label starts among them, and the end
     }
 
     bank: int = 6_000

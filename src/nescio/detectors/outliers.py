@@ -27,17 +27,6 @@ class LocalOutlierFactor(Detector):
     n_neighbors : int
         The number of neighbours; 20 by default, as in scikit-learn. If there are fewer training
         samples, all of them are neighbours.
-
-    Attributes
-    ----------
-    samples_ : array of shape (n_samples, n_labels)
-        The training samples.
-    k_ : array of shape ()
-        The number of neighbours to search.
-    reach_ : array of shape (n_samples,)
-        The distance of each training sample to its k-th neighbour.
-    densities_ : array of shape (n_samples,)
-        The local reachability density of each training sample.
     """
 
     name = "lof"
@@ -45,9 +34,9 @@ class LocalOutlierFactor(Detector):
     learns_from = ("logits",)
     learned = {
         "samples_": "float samples features",
-        "k_": "int",
-        "reach_": "float samples",
-        "densities_": "float samples",
+        "k_": "int",  # how many neighbours are searched
+        "reach_": "float samples",  # the distance of each to its k-th neighbour
+        "densities_": "float samples",  # the local reachability density of each
     }
     accepts_masked = False
 
@@ -118,30 +107,17 @@ class IsolationForest(Detector):
     one_stream : bool
         Whether all random numbers come from one stream, as in scikit-learn if its random_state is
         `RandomState(seed)`. By default the forest is that of random_state=seed.
-
-    Attributes
-    ----------
-    features_, thresholds_ : array of shape (n_trees, n_nodes)
-        The feature and the threshold that each node compares: a sample goes to the left child if
-        the feature is at most the threshold.
-    children_ : array of shape (n_trees, n_nodes, 2)
-        The left and the right child of each node. A leaf is its own child.
-    lengths_ : array of shape (n_trees, n_nodes)
-        For each leaf, the path length to it, plus the expected path length below it if the tree
-        were grown further.
-    scale_ : array of shape ()
-        The expected path length, which normalises the lengths.
     """
 
     name = "isolation_forest"
     paper = "Liu et al., ICDM 2008"
     learns_from = ("logits",)
     learned = {
-        "features_": "int trees nodes",
+        "features_": "int trees nodes",  # compared with the threshold: at most this goes left
         "thresholds_": "float trees nodes",
-        "children_": "int trees nodes sides",
-        "lengths_": "float trees nodes",
-        "scale_": "float",
+        "children_": "int trees nodes sides",  # a leaf is its own child
+        "lengths_": "float trees nodes",  # to a leaf, and expected below it in a larger tree
+        "scale_": "float",  # the expected length, which normalises the others
     }
     accepts_masked = False
 

@@ -35,16 +35,8 @@ class PredictedRow(NamedTuple):
 class Prediction(Result):
     """Predicted labels, probabilities and verdicts, with one row per sample.
 
-    Iterating gives one `PredictedRow` at a time.
-
-    Attributes
-    ----------
-    outputs : Outputs
-        The model's logits and, if chosen, features.
-    assessment : Assessment
-        Scores, p-values and verdicts.
-    label_threshold : float
-        A label is predicted if its probability is above this.
+    It holds the `outputs` of the model and the `assessment` of the detector. A label is predicted
+    if its probability is above `label_threshold`. Iterating gives one `PredictedRow` at a time.
     """
 
     index_column = "id"

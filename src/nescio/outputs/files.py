@@ -49,14 +49,11 @@ from nescio.outputs.outputs import (
     match_labels,
 )
 
-ARRAYS = (".safetensors", ".npy", ".npz")
-"""The endings of files that hold arrays and no table."""
-
 TEXTS = (".csv", ".tsv", ".jsonl")
 TABLES = (*MANY, *TEXTS, *(f"{suffix}.gz" for suffix in TEXTS))
 """The endings of tables."""
 
-READABLE = (*ARRAYS, *TABLES)
+READABLE = (".safetensors", ".npy", ".npz", *TABLES)
 """The endings of files that can be read as outputs."""
 
 ANY_COLUMNS = Columns()
