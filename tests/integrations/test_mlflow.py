@@ -70,7 +70,9 @@ def wrapped(tmp_path_factory):
         network = module.Network(N_TOKENS).eval()
         sys.modules.pop("training_code")
     (folder / "training_code.py").unlink()
-    wrapped = ns.wrap(network, label_names=NAMES, detector="react", tokenizer=word_tokenizer())
+    wrapped = ns.wrap(
+        network, label_names=NAMES, detector="react", tokenizer=word_tokenizer(max_tokens=64)
+    )
     return wrapped.fit(some_texts(seed=1)).calibrate(some_texts(seed=2), tpr=0.8)
 
 

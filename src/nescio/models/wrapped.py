@@ -138,8 +138,8 @@ def wrap(
     >>> wrapped([[4.0, -1.0, 5.0], [-4.0, -3.0, -5.0]])
     2 samples, 1 flagged
     sample    score  p_value  verdict  predicted
-    0       -6.8595   0.2574  in       cow 1.00, cat 1.00
-    1       -109.26   0.0099  OUT      none
+    0        -7.569   0.2475  in       cow 1.00, cat 1.00
+    1       -109.69   0.0099  OUT      none
     """
     own = None
     model = getattr(model, "wrapped_", model)  # of a fitted nescio.WithVerdict

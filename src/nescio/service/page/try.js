@@ -130,7 +130,7 @@ function byColumn(text) {
   const [head, ...rest] = text.split(/\r?\n/).filter((line) => line.trim());
   const separator = ["\t", ";", ","].find((one) => head.includes(one)) ?? " ";
   const split = (line) => line.split(separator).map((word) => word.trim().replaceAll('"', ""));
-  const columns = detector.model?.columns ?? [];
+  const columns = (detector.model?.inputs ?? []).flatMap((entry) => entry.columns);
   const names = split(head);
   const missing = columns.filter((name) => !names.includes(name));
   if (missing.length === columns.length) return null;
