@@ -157,6 +157,9 @@ def test_odd_held_out_rows_do_not_hide_the_faults_of_other_columns(rng):
     assert (detector.predict(new) == 1).mean() > 0.85
     new.features[:, 0] = 0  # nobody is younger than 18
     assert (detector.predict(new) == -1).all()
+    other = people(200)
+    other.features[:, 5] = train.features[:, 5].max() + 3
+    assert (detector.predict(other) == -1).mean() > 0.95
     guard = detector.explain(new[[0]])[0].parts[0]
     assert (guard.detector, guard.p_value) == ("out_of_range", pytest.approx(0.002 + 1 / 999))
     # What one calibration has seen does not change the next.

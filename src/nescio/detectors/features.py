@@ -33,6 +33,7 @@ _SMALLEST_LENGTH = 1e-6  # in ranges; the logarithm of a row that equals the mea
 _TAIL, _FEWEST_IN_TAIL = 0.01, 20  # the share of known values, or their number, if that is more
 _SHORTEST_TAIL = 0.03  # of the range without the tails: many values are at this end
 _USUAL_TAIL = 0.1  # of the range, if a column is constant
+_WILD = 10  # tails
 _COLUMNS = 64  # whose quantiles are computed at once
 _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
 _ROWS = 4_096  # a mean error over this number of samples tells penalties apart
@@ -322,7 +323,7 @@ class OutOfRange(FeatureDetector):
     units_ : array of shape (2, n_columns)
         What distances are compared with: the tails. As a part of `combined`, how far held-out
         values lie outside of the range, if that is more: an outlier of one column, such as an age
-        of 999, would otherwise hide what is wrong with the others.
+        of 999, would otherwise hide more of what is wrong with the others.
     lengths_ : array of shape (2,)
         The smallest and the largest logarithm of a known row's length.
     length_tails_, length_units_ : array of shape (2,)
@@ -466,8 +467,13 @@ def _tails(values: Matrix, low: Any, high: Any) -> Matrix:
 
 
 def _at_least(tails: Matrix, values: Matrix, low: Any, high: Any) -> Matrix:
-    """Return how far values lie outside of a range, and at least its tails."""
-    return np.maximum(tails, [low - values.min(0), values.max(0) - high])
+    """Return how far values lie outside of a range, and at least its tails.
+
+    Beyond ten tails it is ten times as far: a row with a wild value would hide the others' faults.
+    """
+    far = np.array([low - values.min(0), values.max(0) - high])
+    longest: Matrix = np.where(far > _WILD * tails, _WILD * far, np.maximum(tails, far))
+    return longest
 
 
 def _beyond(values: Any, low: Any, high: Any, units: Any) -> Any:
