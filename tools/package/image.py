@@ -109,7 +109,7 @@ class Image:
         ]
         subprocess.run(health, check=True, **self._as_in_container())
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        rows = {"logits": [[3.0] * 8, [-9.0] * 8]}, {"inputs": {"x": [[1.0] * 3, [-3.0] * 3]}}
+        rows = {"logits": [[3.0, -1.0] * 4, [-9.0] * 8]}, {"inputs": {"x": [[0.5] * 3, [-3.0] * 3]}}
         for path, body in zip(("/v1/score", "/v1/predict"), rows, strict=True):
             kind = {"Content-Type": "application/json"}
             connection.request("POST", path, json.dumps(body), kind)
