@@ -321,9 +321,9 @@ class OutOfRange(FeatureDetector):
     tails_ : array of shape (2, n_columns)
         The lower and the upper tail of each column, in units of its range.
     units_ : array of shape (2, n_columns)
-        What distances are compared with: the tails. As a part of `combined`, how far held-out
-        values lie outside of the range, if that is more: an outlier of one column, such as an age
-        of 999, would otherwise hide more of what is wrong with the others.
+        What distances are divided by: the tails. As a part of `combined`, at least the distance of
+        the farthest held-out value, and ten times that beyond ten tails. Otherwise outliers of one
+        column, such as ages of 999, would hide what is wrong with the others.
     lengths_ : array of shape (2,)
         The smallest and the largest logarithm of a known row's length.
     length_tails_, length_units_ : array of shape (2,)
