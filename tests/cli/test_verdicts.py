@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import warnings
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def test_detectors_of_each_kind_from_the_command_line(here, nescio, succeeds, na
 def test_groups_rates_and_settings(here, nescio, succeeds):
     fit = ("calibrate", "held.safetensors", "-o", "x.nescio", "--force")
     out = succeeds(*fit, "--by", "label_count", "--confidence", "0.9")
-    assert "(predicted labels 0" in out
+    assert "(2 groups by label_count" in out
+    assert "\n0-2  " in out
     assert next(iter(ns.load("x.nescio").calibration_.thresholds.values())).confidence == 0.9
     rows = json.loads(nescio("score", "x.nescio", "far.safetensors", "--json")[1])["rows"]
     assert {row["group"] for row in rows} <= set(ns.load("x.nescio").calibration_.threshold_values)
@@ -66,8 +68,8 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
     by_camera = ("--group-column", "camera")
     fit = ("calibrate", "val.csv", "-d", "joint_energy", "-o", "x.nescio", "--no-self-check")
     out = succeeds(*fit, *by_camera)
-    assert "(group 007). With 400" in out  # not the number 7
-    assert "(any other group). With 800" in out
+    assert re.search(r"^007 +-?[\d.]+ +400 ", out, re.MULTILINE)  # not the number 7
+    assert re.search(r"^all +-?[\d.]+ +800 ", out, re.MULTILINE)
     new.rename(columns={"camera": "id"}).to_csv("id.csv", index=False)
     err = fails("score", "x.nescio", "id.csv", "--group-column", "id", "-o", "s.csv")
     assert "Rename it or, unless it holds the groups," in err
@@ -106,9 +108,16 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
         rows = json.loads(succeeds("score", "x.nescio", name, *by_camera, "--json"))["rows"]
         assert {row["group"] for row in rows} == {"12"}
     assert succeeds("score", "x.nescio", "val.csv", *by_camera, "--keep", "camera")
-    assert "pass --group-column, with one of" in fails(
+    assert "by the column 'camera': pass --group-column camera, with one of '007', '12'" in fails(
         "score", "x.nescio", "new.csv", "--ignore", "camera"
     )
+    assert json.loads(succeeds("info", "x.nescio", "--json"))["column"] == "camera"
+    new.assign(camera="99").to_csv("wrong.csv", index=False)
+    wrong = ("wrong.csv", *by_camera, "-o", "w.csv")
+    said = "no row is in a group that was calibrated: '007', '12'. Is it the wrong column"
+    assert said in (err := fails("score", "x.nescio", *wrong))
+    assert "The detector was calibrated by 'camera'." in err
+    assert not Path("w.csv").exists()
     assert "Did you mean 'camera'" in fails(*fit, "--group-column", "kamera", "--force")
     gap = pandas.read_csv("val.csv", dtype={"camera": str})
     gap.loc[700, "camera"] = None

@@ -23,7 +23,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -388,6 +388,8 @@ class Calibration(Result):
         label: the smallest rank of each group.
     ranks : tuple of int
         For groups by top label: the rank of each label, 0 for the most frequent one.
+    column : str or None
+        For group names of the caller: the column of the table that they were read from, if known.
     """
 
     index_column = "group"
@@ -396,6 +398,7 @@ class Calibration(Result):
     by: str | None = None
     edges: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
+    column: str | None = None
 
     def __post_init__(self) -> None:
         by_logits = self.by in (LABEL_COUNT, TOP_LABEL)
@@ -558,12 +561,15 @@ class Calibration(Result):
             return _names_of_counts(list(self.thresholds), self.edges, counts)
         own = list(self.thresholds)[:-1]
         if groups is None:
+            by, option = "group", "--group-column"
+            if self.column is not None:
+                by, option = f"the column {self.column!r}", f"--group-column {self.column}"
             raise MissingInputError(
-                "the detector was calibrated by group: pass groups=... (--group-column), with one "
-                f"of {listed(own)} per sample."
+                f"the detector was calibrated by {by}: pass groups=... ({option}), with one of "
+                f"{listed(own)} per sample."
             )
         names = checked_groups(groups, n_samples)
-        unknown = sorted(set(names.tolist()) - set(own))
+        unknown = sorted(set(names.tolist()) - set(self.thresholds))
         if unknown:
             rows = np.isin(names, unknown)
             n_rows = f"{'all ' if rows.all() else ''}{counted(int(rows.sum()), 'row')}"
@@ -578,6 +584,15 @@ class Calibration(Result):
             )
             names = np.where(rows, ALL, names)
         return names
+
+    def check_any_group(self, names: Iterable[str] | None) -> None:
+        """Raise if no row is in a calibrated group of the user; the names are of `group_names`."""
+        if self.by == CUSTOM and names is not None and set(names) == {ALL}:
+            by = "" if self.column is None else f" The detector was calibrated by {self.column!r}."
+            raise InputError(
+                f"no row is in a group that was calibrated: {listed(list(self.thresholds)[:-1])}. "
+                f"Is it the wrong column (--group-column)?{by}"
+            )
 
     def threshold_of(self, groups: NDArray[np.str_] | None) -> float | Scores:
         """Return the threshold of each sample, or one number if `groups` is None."""
@@ -634,6 +649,7 @@ class Calibration(Result):
             "tpr": self.first.tpr,
             "confidence": self.first.confidence,
             "by": self.by,
+            "column": self.column,
             "threshold": self.threshold_values,
         }
 

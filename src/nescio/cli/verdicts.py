@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from nescio.detectors import Detector
     from nescio.detectors.verdicts import ScoreEngine
 
-_SHOWN_GROUPS = 20
 _TELLING_SHARE = 0.1  # of the evidence; what other parts say would only distract
 
 
@@ -157,6 +156,8 @@ def calibrate(
     groups = by if group_column is None else data.kept[GROUP]
     with working("calibrating"), error_context(held_out):
         detector.calibrate(data, confidence=confidence, groups=groups, from_probs=False)
+        if group_column is not None:
+            detector.calibration_ = replace(detector.calibration_, column=group_column)
         own = None if group_column is None else groups
         checked = detector.self_check(data, groups=own, from_probs=False) if self_check else None
     detector.save(output, force=force)
@@ -172,24 +173,14 @@ def calibrate(
         say(f"{len(data):,} of the rows, drawn at random, set the threshold.")
     if reason:
         say(reason)
-    _print_thresholds(detector)
+    calibration, what = detector.calibration_, "in-distribution if the score is at least"
+    if calibration.by is None:
+        say(f"{detector.text()}: {what} {calibration.first.value:.6g}. {calibration.statement()}")
+    else:
+        say(f"{detector.text()}: {what} the threshold of its group. {calibration}")
     if checked is not None:
         say(str(checked))
     say(f"saved {output}")
-
-
-def _print_thresholds(detector: Detector) -> None:
-    calibration = detector.calibration_
-    what = f"{detector.text()}: in-distribution if the score is at least"
-    if calibration.by is None:
-        say(f"{what} {calibration.first.value:.6g}. {calibration.statement()}")
-        return
-    say(what)
-    for group, threshold in list(calibration.thresholds.items())[:_SHOWN_GROUPS]:
-        name = calibration.described(group)
-        say(f"  {threshold.value:.6g} ({name}). {threshold.statement()}")
-    if len(calibration.thresholds) > _SHOWN_GROUPS:
-        say(f"  ... {len(calibration.thresholds):,} thresholds in all: nescio info shows them.")
 
 
 def score(

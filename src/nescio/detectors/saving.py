@@ -105,7 +105,8 @@ def _as_json(calibration: Calibration) -> dict[str, Any]:
         for name, threshold in calibration.thresholds.items()
     ]
     edges, ranks = list(calibration.edges), list(calibration.ranks)
-    return {"by": calibration.by, "edges": edges, "ranks": ranks, "groups": groups}
+    kind = {"by": calibration.by, "column": calibration.column}
+    return {**kind, "edges": edges, "ranks": ranks, "groups": groups}
 
 
 def load_as(kind: type[DetectorT], path: str | Path) -> DetectorT:
@@ -232,7 +233,7 @@ def _calibration_from_json(stored: Mapping[str, Any], scores: Array) -> Calibrat
         tuple(checked_whole(name, number, minimum=0) for number in stored[name])
         for name in ("edges", "ranks")
     )
-    return Calibration(thresholds, stored["by"], edges, ranks)
+    return Calibration(thresholds, stored["by"], edges, ranks, stored.get("column"))
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:

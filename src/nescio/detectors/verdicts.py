@@ -238,7 +238,7 @@ def score_stream(
         limit = _fdr_limit(run(_Scorer(detector), stream), fdr)
     score = _Scorer(detector, with_labels=with_labels, limit=limit)
     n_samples = n_flagged = n_nonfinite = 0
-    suspicious, parts = [], []
+    suspicious, parts, known = [], [], set[str]()
     with writer or nullcontext():
         for columns in run(score, stream):
             if writer is not None:
@@ -253,7 +253,9 @@ def score_stream(
             n_nonfinite += int(np.count_nonzero(np.isneginf(np.asarray(columns["score"]))))
             n_flagged += n_rows - int(np.count_nonzero(columns["in_distribution"]))
             n_samples += n_rows
+            known.update(np.unique(columns.get("group", ())).tolist())
             on_rows(n_rows)
+        detector.calibration_.check_any_group(known)
     lowest = {
         name: np.concatenate([np.asarray(block[name]) for block in suspicious])
         for name in suspicious[0]
