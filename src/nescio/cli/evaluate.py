@@ -150,7 +150,9 @@ def _print_comparison(comparison: Comparison, by_label: str) -> None:
                 f"{lead.best} against {lead.second}: AUROC {lead.test.difference * 100:+.2f} points"
                 f", DeLong's p = {lead.test.p_value:.2g}{chosen * (len(comparison.scores) > 2)}"
             )
-    _print_by_label(comparison, by_label)
+    for ood in comparison.results:
+        rates = comparison.by_label(by_label, ood)
+        say("", f"{by_label} by {comparison.labels.kind} label, against {ood}: {rates}")
     say(
         *(
             f"{name}: a random sample of the {n_rows:,} rows was read"
@@ -188,26 +190,6 @@ def _print_results(comparison: Comparison, ood: str) -> None:
         title=f"{ood}: {first.n_id:,} ID against {first.n_ood:,} OOD, per cent, sorted by AUROC",
         caption="* best of its column" if best else None,
     )
-
-
-def _print_by_label(comparison: Comparison, detector: str) -> None:
-    """Print the false alarms and the FPR of a detector by frequency of the label, and by label."""
-    by_set = {ood: comparison.by_label(detector, ood) for ood in comparison.results}
-    first = next(iter(by_set.values()))
-    columns = {"samples": [f"{rate.n_samples:,}" for rate in first.rows()]}
-    columns["false alarms ↓"] = [str(rate.false_alarms) for rate in first.rows()]
-    for ood, rates in by_set.items():
-        columns[f"{rates.fpr_name} {ood} ↓"] = [str(rate.fpr) for rate in rates.rows()]
-    names = [rate.name for rate in first.rows()]
-    print_table(
-        ("samples with", *columns),
-        list(zip(names, *columns.values(), strict=True)),
-        numbers=tuple(columns),
-        title=f"{detector} by {comparison.labels.kind} label: rare, medium and frequent thirds of "
-        "the labels, and the labels with most false alarms; per cent",
-        caption="FPR: OOD samples let through if only the ID samples in this row set the threshold",
-    )
-    say(first.summary())
 
 
 def choose(
