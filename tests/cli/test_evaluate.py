@@ -38,7 +38,6 @@ def test_the_table_is_sorted_and_marks_the_best_in_plain_text(here, nescio):
     assert "sorted by AUROC" in " ".join(out.split())
     out, by_label = out.split("by most likely label", 1)
     assert "false alarms" in by_label
-    assert "if only the ID samples in this row set the threshold" in " ".join(by_label.split())
     rows = [line.strip("│ ").split("│") for line in out.splitlines() if line.startswith("│")]
     columns = list(zip(*rows, strict=True))[1:]
     for column, better in zip(columns, (min, max, max), strict=True):
@@ -267,7 +266,8 @@ def test_a_report_without_ood_data(nescio, succeeds, fails, tmp_path, monkeypatc
     assert "not used" not in nescio(*compared)[2]
 
 
-def test_a_report_by_groups(succeeds, fails, tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("default::nescio.errors.GroupWarning")
+def test_a_report_by_groups(nescio, succeeds, fails, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for name, n in (("earlier", 600), ("new", 200)):
@@ -289,7 +289,15 @@ def test_a_report_by_groups(succeeds, fails, tmp_path, monkeypatch):
     )
     assert "<td>--labels p,q,r,s --group-column site</td>" in page.replace("&#34;", "")
     succeeds(*command.split())
-    assert "--group-column" in fails(*report, "--force", "--detector", "sites.nescio")
+    missing = fails(*report, "--force", "--detector", "sites.nescio")
+    assert "by the column 'site': pass --group-column site" in missing
+    text = (tmp_path / "new.csv").read_text()
+    (tmp_path / "new.csv").write_text(text.replace("\na,", "\nc,"))
+    err = nescio(*report, "--force", *by_site)[2]
+    assert err.startswith("warning: no threshold was calibrated for 1 group: 'c', with 100 rows")
+    assert err.count("warning") == 1
+    (tmp_path / "new.csv").write_text(re.sub(r"\n[ab],", "\nc,", text))
+    assert "no row is in a group that was calibrated" in fails(*report, "--force", *by_site)
     assert "needs a detector calibrated by it" in fails(*report, "--force", *by_site[2:])
     succeeds("calibrate", "earlier.csv", *columns[:2], "-o", "one.nescio")
     other = ("--detector", "one.nescio", *by_site[2:])

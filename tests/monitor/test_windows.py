@@ -7,8 +7,8 @@ from scipy import stats
 import nescio as ns
 from fixtures.streams import SCORES, continuous, fed, logits_of, not_more_than
 from nescio.monitor import Monitor
-from nescio.monitor.martingale import _MAX_POINTS
-from nescio.monitor.windows import KEPT_WINDOWS, ChartSegment, band
+from nescio.monitor.martingale import _MAX_POINTS, Bag
+from nescio.monitor.windows import KEPT_WINDOWS, ChartSegment, band, find_difference
 
 
 def test_the_band_is_the_beta_binomial_one():
@@ -60,3 +60,67 @@ def test_windows_are_counted_and_kept_up_to_a_number(detector, rng):
     assert monitor.flagged == flagged.sum()
     assert monitor.windows[0].flagged == flagged[50:60].sum()
     assert monitor.n_samples == len(logits)
+
+
+def test_the_band_of_very_many_inputs_is_that_of_fewer():
+    low, high = band((ChartSegment(2_000_000, 50, 50, 1000),))
+    fewer = band((ChartSegment(20_000, 50, 50, 1000),))
+    assert (low / 100, high / 100) == pytest.approx(fewer, abs=1)
+
+
+# --- all scores, whatever their order ---
+
+
+def bag_of(scores, n_calibration, rng):
+    bag = Bag(np.sort(rng.normal(size=n_calibration)))
+    bag.add(scores, rng.random(len(scores)))
+    return bag
+
+
+@pytest.mark.parametrize("n_calibration", [300, 5000])
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda x: x, None),
+        (lambda x: x - 0.8, "lower"),
+        (lambda x: x + 0.8, "higher"),
+        (lambda x: np.where(np.arange(len(x)) % 10, x, -9.0), "some lower"),
+        (lambda x: np.where(np.arange(len(x)) % 10, x, 9.0), "some higher"),
+        (lambda x: 2.5 * x, "more extreme"),
+        (lambda x: 0.4 * x, "less extreme"),
+        (lambda x: np.full(len(x), 1.23), "constant"),
+        (lambda x: np.full(len(x), -0.01), "constant"),
+        (lambda x: np.where(np.arange(len(x)) % 10, x, -np.inf), "unusable"),
+        (lambda x: np.append(np.full(len(x), 0.5), -np.inf), "constant"),
+    ],
+)
+def test_the_difference_has_a_kind(rng, n_calibration, change, kind):
+    found = find_difference([bag_of(change(rng.normal(size=300)), n_calibration, rng)])
+    assert (found and found.kind) == kind
+
+
+def test_no_inputs_do_not_differ_and_two_equal_ones_are_no_constant(rng):
+    assert find_difference([bag_of(np.empty(0), 300, rng)]) is None
+    assert find_difference([bag_of(np.zeros(2), 300, rng)]) is None
+
+
+def test_calibration_data_with_nan_may_have_as_many_later(rng):
+    bag = Bag(np.sort(np.append(rng.normal(size=980), np.full(20, -np.inf))))
+    stream = np.append(rng.normal(size=490), np.full(10, -np.inf))
+    bag.add(stream, rng.random(500))
+    assert find_difference([bag]) is None
+    bag.add(np.full(40, -np.inf), rng.random(40))
+    assert find_difference([bag]).kind == "unusable"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scores", SCORES)
+def test_what_has_not_changed_hardly_ever_differs(scores):
+    n_found = 0
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        values = scores(rng, 600)
+        bag = Bag(np.sort(values[:400]))
+        bag.add(values[400:], rng.random(200))
+        n_found += find_difference([bag]) is not None
+    assert not_more_than(n_found, 400, 0.0027)

@@ -22,7 +22,7 @@ from nescio.calibration.calibration import tie_limits
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-MAX_CUTS = 1_023  # calibration scores that cut the line: at most 2,047 cells
+MAX_CUTS = 1_023  # calibration scores that cut the line: at most 2,049 cells
 _BLOCK = 256  # a byte can count up to the 255 earlier scores of a block
 _EARLIER = np.triu(np.ones((_BLOCK, _BLOCK), np.bool_), 1)  # [i, j]: i is earlier than j
 _SMALLEST = 2.0**-53  # the smallest p and 1 - p: some bets are infinite at 0 or at 1
@@ -39,6 +39,8 @@ class Bag:
     equals a value up to the tie tolerance (`tie_limits`) is in its cell. The position of a new
     score among the members of its cell is drawn at random. "Bag" is the usual name in conformal
     prediction for a set with repetitions.
+
+    The first cut is -inf, the score of a row with NaN: cell 0 is empty, and cell 1 has these rows.
     """
 
     def __init__(self, scores: Floats) -> None:  # of the calibration, in ascending order
@@ -48,8 +50,8 @@ class Bag:
         ranks = np.arange(1, n + 1)
         if n > MAX_CUTS:
             ranks = np.unique(np.rint(np.linspace(1, n, MAX_CUTS)).astype(np.int64))
-        cuts, first = np.unique(scores[ranks - 1], return_index=True)
-        lows: Floats = tie_limits(scores)[ranks - 1][first]
+        cuts, first = np.unique(np.append(-np.inf, scores[ranks - 1]), return_index=True)
+        lows: Floats = np.append(-np.inf, tie_limits(scores)[ranks - 1])[first]
         # The cell of a cut is as wide above it as below. Of tied cuts, the first is kept.
         highs = cuts + np.subtract(cuts, lows, out=np.zeros(len(cuts)), where=~np.isinf(cuts))
         kept = [0]
@@ -59,7 +61,8 @@ class Bag:
         self.cuts, self._lows = cuts[kept], lows[kept]
         # A place before the first cut has no cell of a cut below it: nothing is at most NaN.
         self._highs: Floats = np.concatenate([[np.nan], highs[kept]])
-        self.counts: Counts = np.bincount(self.cells(scores), minlength=2 * len(self.cuts) + 1)
+        self.calibration: Counts = np.bincount(self.cells(scores), minlength=2 * len(kept) + 1)
+        self.counts = self.calibration.copy()  # of the calibration and of the stream
 
     def cells(self, scores: Floats) -> NDArray[np.intp]:
         """Return the cell of each score: odd for the value of a cut, even for an interval."""
@@ -217,7 +220,7 @@ class Change:
     """An estimate of what has changed, and since which input.
 
     Compared with those of the calibration data, the scores are "lower", "some lower", "higher",
-    "some higher", "more extreme" or "less extreme".
+    "some higher", "more extreme", "less extreme" or "constant", or more rows are "unusable".
     """
 
     kind: str

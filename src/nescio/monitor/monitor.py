@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from nescio._charts.results import Result, View
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, BoolArray, checked_share, checked_whole
-from nescio.calibration.calibration import Calibration, checked_groups
+from nescio.calibration.calibration import ALL, Calibration, checked_groups
 from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place, Trace
 from nescio.monitor.report import CARD_WIDTH, headline, monitor_figures, summary
-from nescio.monitor.windows import ControlChart, Window
+from nescio.monitor.windows import ControlChart, Difference, Window, find_difference
 
 Codes = NDArray[np.intp]
 
@@ -68,7 +68,8 @@ class Monitor(Result):
     max_log10_martingale : float
         The largest value of `log10_martingale` so far.
     change : Change or None
-        What has changed and since when, as estimated at the alarm; None without an alarm.
+        What has changed, among all inputs, and since when, as estimated at the alarm; None without
+        an alarm.
     acknowledged : list of dict
         The latest 100 alarms that `acknowledge` has recorded.
 
@@ -132,7 +133,7 @@ class Monitor(Result):
         alarm, call `acknowledge`.
         """
         self.alarm_at: int | None = None
-        self.change: Change | None = None
+        self._noticed: Change | None = None
         self.log10_martingale = 0.0
         self.max_log10_martingale = 0.0
         self.trace = Trace()
@@ -201,7 +202,7 @@ class Monitor(Result):
             self.finder.add(gains[:, :n], lambda column: place(self.n_samples + column))
             if len(crossed):
                 self.alarm_at = self.n_samples + n
-                self.change = self.finder.likeliest()
+                self._noticed = self.finder.likeliest()
         self.log10_martingale = float(evidence[-1])
         self.max_log10_martingale = max(self.max_log10_martingale, float(evidence.max()))
         self.trace.add(self.n_samples, evidence)
@@ -235,6 +236,39 @@ class Monitor(Result):
     def alarm(self) -> bool:
         """Whether the martingale has reached 1 / alpha since the last reset."""
         return self.alarm_at is not None
+
+    @property
+    def change(self) -> Change | None:
+        """What has changed, whatever the order of the inputs, and since when; None without alarm.
+
+        If the inputs since the change are few among all, the kind is that seen at the alarm.
+        """
+        if self._noticed is None or (whole := self.difference) is None:
+            return self._noticed
+        return replace(self._noticed, kind=whole.kind)
+
+    @property
+    def difference(self) -> Difference | None:
+        """How all inputs differ from the calibration data, in any order; None if by chance."""
+        return find_difference(self.bags)
+
+    @property
+    def changed_groups(self) -> dict[str, Difference]:
+        """The calibrated groups whose inputs differ from their calibration, the worst first."""
+        bags = dict(zip(self.calibration.thresholds, self.bags, strict=True))
+        bags.pop(ALL, None)  # of groups that were not calibrated: nothing is promised
+        found = {name: find_difference([bag], len(bags)) for name, bag in bags.items()}
+        changed = {name: difference for name, difference in found.items() if difference}
+        return dict(sorted(changed.items(), key=lambda item: -item[1].size))
+
+    @property
+    def n_nonfinite(self) -> dict[str, int]:
+        """The number of inputs with NaN or infinity, by group, the largest first."""
+        seen = [int(bag.counts[1] - bag.calibration[1]) for bag in self.bags]
+        order = sorted(
+            zip(seen, self.calibration.thresholds, strict=True), key=lambda each: -each[0]
+        )
+        return {name: n for n, name in order if n}
 
     @property
     def windows(self) -> list[Window]:
@@ -276,6 +310,8 @@ class Monitor(Result):
             "summary": self.summary(),
             **{name: getattr(self, name) for name in names},
             "change": self.change and asdict(self.change),
+            "changed_groups": {name: each.kind for name, each in self.changed_groups.items()},
+            "n_nonfinite": self.n_nonfinite,
             "trace": self.trace.points(),
             "windows": [asdict(window) for window in chart.windows],
             "open_window": newest and asdict(newest),
@@ -296,7 +332,7 @@ class Monitor(Result):
         windows = [astuple(window) for window in self.chart.windows]
         tensors["windows"] = np.array(windows, np.int64).reshape(-1, 5)
         state["generator"] = self.generator.bit_generator.state
-        state["change"] = self.change and asdict(self.change)
+        state["change"] = self._noticed and asdict(self._noticed)
         state["starts"] = [asdict(start) for start in self.finder.starts]
         _KIND.write(path, tensors, state, force=force)
 
@@ -319,12 +355,13 @@ class Monitor(Result):
             value = state[name] if name in state else tensors[name].copy()  # a file is read-only
             setattr(getattr(monitor, owner) if owner else monitor, attribute, value)
         for code, bag in enumerate(monitor.bags):
-            bag.counts = tensors[f"bags.{code}"].copy()
+            counts = tensors[f"bags.{code}"]
+            bag.counts[-len(counts) :] = counts  # older files have no cells for NaN
         monitor.chart.windows.extend(Window(*row) for row in tensors["windows"].tolist())
         monitor.generator.bit_generator.state = state["generator"]
         monitor.finder.starts = [Place(**start) for start in state["starts"]]
         if state["change"] is not None:
-            monitor.change = Change(state["change"]["kind"], Place(**state["change"]["since"]))
+            monitor._noticed = Change(state["change"]["kind"], Place(**state["change"]["since"]))
         return monitor
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from nescio._charts.svg import Chart, Markup, Scale, chart_style, percent, power_of_ten, sheet
 from nescio._io.files import check_page_target, replacing
-from nescio.errors import counted
+from nescio.errors import counted, listed
 from nescio.monitor.windows import COVERAGE, Window
 
 if TYPE_CHECKING:
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 PAGE_WIDTH, CARD_WIDTH = 760, 440  # of the figures, in pixels
 CHANGES = {  # Change.kind in words
     "lower": "score lower than the calibration data",
-    "some lower": "are mostly as before, but some score much lower than the calibration data",
+    "some lower": "include more very low scores than the calibration data",
     "higher": "score higher than the calibration data (the model is more confident than usual; the "
     "flagged share does not show this)",
-    "some higher": "are mostly as before, but some score much higher than the calibration data",
+    "some higher": "include more very high scores than the calibration data",
     "more extreme": "score very low or very high more often than the calibration data",
     "less extreme": "have scores that vary less than those of the calibration data",
+    "unusable": "have NaN or infinity more often than the calibration data",
+    "constant": "have scores that hardly vary",
 }
 ADVICE = (
     "What to do: look at these inputs. If something is broken (a sensor, the preprocessing, the "
@@ -33,6 +35,7 @@ ADVICE = (
     "data like them."
 )
 FEW = 30  # inputs; with fewer, a change can hardly be seen
+_GROUPS_NAMED = 5
 
 
 def headline(monitor: Monitor) -> str:
@@ -47,18 +50,40 @@ def headline(monitor: Monitor) -> str:
             f"{CHANGES[monitor.change.kind]}. This was noticed at input {monitor.alarm_at:,} of "
             f"{n_samples:,}."
         )
-    windows = monitor.windows
+    windows, difference = monitor.windows, monitor.difference
+    unusual = [] if difference is None else [f"they {CHANGES[difference.kind]}"]
     outside = [window for window in windows if window.outside]
     # By chance, it is one full window in 370.
     if len(outside) > len(windows) / 100 or any(window.outside for window in windows[-2:]):
         more = [window.flagged > window.high for window in outside]
         which = "more" if all(more) else "more or fewer" if any(more) else "fewer"
         n_windows = f"{len(outside):,} of {counted(len(windows), 'window')}"
-        what = f"{n_windows} flagged {which} than expected: look at them with nescio report"
+        unusual.append(f"{n_windows} flagged {which} than expected")
+    if monitor.changed_groups and not unusual:
+        unusual.append("not all groups are like the calibration data")
+    if unusual:
+        what = f"{', and '.join(unusual)}: look at them with nescio report"
         return f"No alarm so far in {inputs}, but {what}."
     if n_samples < FEW:
         return f"No alarm so far: {inputs}, too few to tell whether the data has changed."
     return f"No alarm: the {n_samples:,} inputs look like the calibration data."
+
+
+def group_sentence(monitor: Monitor) -> str:
+    """Name the groups whose inputs have changed, the worst first; empty if none has."""
+    changed = [
+        f"{monitor.calibration.described(name)} (its inputs {CHANGES[kind].partition(' than ')[0]})"
+        for name, (kind, _) in monitor.changed_groups.items()
+    ]
+    return f"Changed: {listed(changed, _GROUPS_NAMED, quoted=False)}." if changed else ""
+
+
+def nonfinite_text(monitor: Monitor) -> str:
+    """Say how many inputs have NaN or infinity, and in which groups; empty if none has."""
+    counts, calibration = monitor.n_nonfinite, monitor.calibration
+    groups = [f"{n:,} of {calibration.described(name)}" for name, n in counts.items()]
+    which = "" if calibration.by is None else f": {listed(groups, _GROUPS_NAMED, quoted=False)}"
+    return f"{sum(counts.values()):,} with NaN or infinity{which}" if counts else ""
 
 
 def summary(monitor: Monitor) -> str:
@@ -71,19 +96,20 @@ def summary(monitor: Monitor) -> str:
         earlier = f"\nAn earlier alarm was acknowledged at {latest['time']}{note}."
     if not monitor.n_samples:
         return lines[0] + earlier
+    lines += filter(None, [group_sentence(monitor)])
     now, most = _odds(monitor.log10_martingale), _odds(monitor.max_log10_martingale)
     if monitor.alarm:
         if monitor.log10_martingale < 0:
-            weak = monitor.max_log10_martingale < 2 - math.log10(monitor.alpha)
-            what = "The change may last: a stream is also compared with itself, so evidence fades."
-            if weak and not any(window.outside for window in monitor.windows):
-                what = "It may have been chance."
-            lines.append(f"The evidence has since faded ({now} to 1 now). {what}")
+            what = "all inputs together still differ, but the stream is also compared with itself"
+            if monitor.difference is None:
+                what = "all inputs together do not differ, so it may have been chance, or be over"
+            lines.append(f"The evidence has faded to {now} to 1 now: {what}.")
         lines.append(ADVICE)
+    share = f"{monitor.flagged / monitor.n_samples:.2%}"
+    shares = ", ".join(filter(None, (share, nonfinite_text(monitor))))
     lines.append(
-        f"Flagged as out-of-distribution: {monitor.flagged:,} of {monitor.n_samples:,} "
-        f"({monitor.flagged / monitor.n_samples:.2%}); about {monitor.expected_share:.2%} is "
-        "expected."
+        f"Flagged as out-of-distribution: {monitor.flagged:,} of {monitor.n_samples:,} ({shares}); "
+        f"about {monitor.expected_share:.2%} is expected."
     )
     if chart.windows:
         lines.append(f"  latest full window, {_window(chart.windows[-1])}")

@@ -1,4 +1,4 @@
-"""Windows of the stream: the flagged share on a control chart."""
+"""What chance explains: of the flagged share, on a control chart, and of all scores together."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import BoolArray
-from nescio.monitor.martingale import Counts, Floats
+from nescio.monitor.martingale import Bag, Counts, Floats
 
 if TYPE_CHECKING:
     from nescio.calibration import Threshold
 
 KEPT_WINDOWS = 1_000
 COVERAGE = 0.9973  # the probability that a window lies within its band: three standard deviations
+_MOST = 20_000  # inputs of a band: more make it hardly narrower
+_LEVELS = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # shares of the calibration scores
+_CONSTANT = 0.9  # the share of the inputs with the same score
 
 
 class ChartSegment(NamedTuple):
@@ -107,6 +110,11 @@ def band(segments: tuple[ChartSegment, ...], coverage: float = COVERAGE) -> tupl
     calibration data too. Segments have separate calibration data and are independent, so the
     distribution of their sum is a convolution.
     """
+    total = sum(part.n for part in segments)
+    if total > _MOST:
+        fewer = (part._replace(n=part.n * _MOST // total) for part in segments)
+        low, high = band(tuple(fewer), coverage)
+        return low * total // _MOST, -(-(high + 1) * total // _MOST)
     tail = (1.0 - coverage) / 2.0
     lowest = _cumulated([(part.n, part.low, part.n_calibration) for part in segments])
     highest = _cumulated([(part.n, part.high, part.n_calibration) for part in segments])
@@ -129,3 +137,70 @@ def _beta_binomial(n: int, rank: int, n_calibration: int) -> Floats:
     if rank == 0:
         return np.asarray(k == 0, np.float64)
     return np.asarray(betabinom.pmf(k, n, rank, n_calibration + 1 - rank))
+
+
+# --- all scores, whatever their order ---
+
+
+class Difference(NamedTuple):
+    """How inputs differ from the calibration data, and by how large a share of them."""
+
+    kind: str  # as `Change.kind`
+    size: float
+
+
+def find_difference(bags: Iterable[Bag], n_tests: int = 1) -> Difference | None:
+    """Return how the inputs in some bags differ from their calibration; None if chance explains it.
+
+    The number of inputs below calibration scores of a few ranks has a band, like that of the
+    flagged ones, and so has the number with NaN. All bands of `n_tests` such comparisons hold
+    together with the probability of one window.
+    """
+    coverage = 1 - (1 - COVERAGE) / (n_tests * (1 + len(_LEVELS)))
+    cells = [
+        (bag.calibration, bag.counts - bag.calibration)
+        for bag in bags
+        if bag.total > bag.calibration.sum()
+    ]
+    seen = [(known[2:], new[2:]) for known, new in cells if new[2:].any()]
+    signs, size, n = [], 0.0, sum(int(new.sum()) for _, new in seen)
+    for level in _LEVELS if seen else ():
+        parts, below, upto = zip(*(_counted(*each, level) for each in seen), strict=True)
+        low, high = band(parts, coverage)
+        signs.append((sum(below) > high) - (sum(upto) < low))
+        size = max(size, sum(below) / n - level, level - sum(upto) / n)
+    if not any(signs):
+        n_nan = sum(int(new[1]) for _, new in cells)
+        limits = [(new.sum(), known[1] + 1, known[1] + 1, known.sum()) for known, new in cells]
+        parts = tuple(ChartSegment(*map(int, limit)) for limit in limits)
+        if not n_nan or n_nan <= band(parts, coverage)[1]:
+            return None
+        return Difference("unusable", n_nan / sum(part.n for part in parts))
+    # Of each group, the inputs in the fullest cell that has two ends, but for the first of them.
+    same = sum(max(0, new[1:-1].max() - 1) for _, new in seen)
+    return Difference("constant" if same >= _CONSTANT * n else _kind(signs), size)
+
+
+def _kind(signs: Sequence[int]) -> str:
+    """Name a difference by its levels: 1 if too many inputs are below one, -1 if too few."""
+    start, end = np.flatnonzero(signs)[[0, -1]].tolist()
+    if signs[start] != signs[end]:
+        return "more extreme" if signs[start] > 0 else "less extreme"
+    side = "lower" if signs[start] > 0 else "higher"
+    if end > 1 and start < len(_LEVELS) - 2:
+        return side
+    in_low_tail = end <= 1
+    return f"some {side}" if in_low_tail == (side == "lower") else "less extreme"
+
+
+def _counted(known: Counts, new: Counts, level: float) -> tuple[ChartSegment, int, int]:
+    """Return how many inputs are below, and at or below, the calibration score of a level.
+
+    Cells with an odd number are those of calibration scores.
+    """
+    upto, new_upto = np.cumsum(known), np.cumsum(new)
+    wanted = max(1, round(level * upto[-1]))
+    cell = 1 + 2 * int(np.searchsorted(upto[1::2], wanted))
+    rank = max(wanted, int(upto[cell - 1]) + 1)
+    segment = ChartSegment(int(new_upto[-1]), rank, rank, int(upto[-1]))
+    return segment, int(new_upto[cell - 1]), int(new_upto[cell])

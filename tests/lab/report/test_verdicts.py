@@ -220,12 +220,15 @@ def test_a_broken_group_is_named(make_outputs, make_evidence):
     )
     evidence = replace(make_evidence(oods=(), detectors={}), id_outputs=broken)
     chosen = Chosen("mine", detector)
-    share = 1 - detector.assess(broken, groups=groups).in_distribution[groups == "b"].mean()
-    said = f"More than promised are flagged of group b ({100 * share:.1f} %)."
-    assert chosen.headline(broken).endswith(f"Like the calibration data? No. {said}")
+    said = "Changed: group b (its inputs score lower)."
+    assert "Like the calibration data? No. " in chosen.headline(broken)
+    assert chosen.headline(broken).endswith(said)
     assert said in Page(build_report([], [evidence], title="t", chosen=chosen)).text
     as_usual = replace(new, kept={"group": groups})
-    assert "More than promised" not in chosen.headline(as_usual)
+    assert "Changed" not in chosen.headline(as_usual)
+    # What is not flagged more often is named too.
+    stuck = replace(broken, logits=np.where((groups == "b")[:, None], new.logits[1], new.logits))
+    assert chosen.headline(stuck).endswith("group b (its inputs have scores that hardly vary).")
 
 
 def test_missing_values_are_counted_named_and_shown_last(own):
@@ -353,7 +356,9 @@ def test_a_chosen_detector_leads_the_page(make_evidence, make_lines):
     html = build_report(make_lines(evidence), [evidence], title="Tiny", chosen=chosen)
     page = Page(html)
     assert page.ids.index("verdicts") < page.ids.index("summary")
-    for words in ("knows <seven> labels.", "Why.", "predicted: ", "(should be flagged)"):
+    passing = int((detector.predict(evidence.ood_outputs["stones"]) > 0).sum())
+    shown = ("predicted: ", "(should be flagged)", f"{passing} of 120 strange inputs pass as ord")
+    for words in ("knows <seven> labels.", "Why.", *shown):
         assert words in page.text
     through = re.findall(r"mine \(max_logit\) at its own threshold: [\d.]+ % through\.", page.text)
     assert len(through) == 2
@@ -404,15 +409,13 @@ def tables_of(evidence, flags):
     }
 
 
-@pytest.mark.parametrize("one_threshold", [True, False])
-def test_thresholds_by_label_count_are_advised_only_if_there_is_one(evidence, one_threshold):
+def test_that_inputs_with_few_labels_are_flagged_more_often_is_no_alarm(evidence):
     logits = np.full((400, 3), -2.0)
-    logits[:40, 0] = 3.0  # the others have no label
+    logits[:360, 0] = 3.0  # the others have no label
     few = replace(evidence, id_outputs=Outputs(logits))
-    above = np.where(np.arange(400) < 30, -1.0, 1.0)
-    said = flagged_by_label(few, above, one_threshold=one_threshold)["text"]
-    assert "Inputs with 1 predicted label are flagged more often" in said
-    assert ("calibrate --by label_count" in said) == one_threshold
+    said = tables_of(few, np.arange(400) > 370)
+    assert said["Number of labels"] == [("0", 40, 29), ("1", 360, 0)]
+    assert "are flagged more often" not in said["text"]
 
 
 def test_flagged_inputs_are_counted_by_true_label(evidence):

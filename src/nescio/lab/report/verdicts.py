@@ -14,7 +14,7 @@ import numpy as np
 
 from nescio._charts.svg import JOINT, Chart, Markup, Scale, Values, percent
 from nescio._io.tables import GROUP
-from nescio.calibration import CUSTOM, Calibration
+from nescio.calibration import CUSTOM
 from nescio.calibration.calibration import ALL
 from nescio.detectors import Detector
 from nescio.detectors.combined import default_detector
@@ -38,15 +38,13 @@ from nescio.lab.report.cases import (
 from nescio.lab.report.figures import MAX, Pair, label_names, true_or_predicted
 from nescio.metrics.by_label import label_rates, sample_labels
 from nescio.monitor import Monitor
-from nescio.monitor.report import ADVICE, CHANGES, FEW
-from nescio.monitor.windows import COVERAGE, ChartSegment, band
+from nescio.monitor.report import ADVICE, CHANGES, FEW, group_sentence, nonfinite_text
 from nescio.outputs import Outputs
 from nescio.outputs.sets import Sets
 
 _SUSPICIOUS = 6  # inputs
 _LISTED = 100  # flagged inputs
 _FIRST_INPUTS = 3  # of a set
-_MOST = 20_000  # inputs that are compared with the calibration data: more change hardly anything
 _BINS = 20  # of p-values
 _SAID = 0.1  # of the evidence: a part with less is not named
 _MANY = 7  # inputs with this many labels or more form one group
@@ -96,7 +94,7 @@ class Chosen:
             f"{_percent(promise.share)} of {promise.inputs} flagged: "
             f"{promise.comparison} (about {_percent(promise.usual)}). "
             f"Like the calibration data? {answer}"
-            f"{f': {promise.known}' if promise.known else '.'} {promise.excess}".strip()
+            f"{f': {promise.known}' if promise.known else '.'} {promise.change()}".strip()
         )
 
 
@@ -147,23 +145,21 @@ class Promise(NamedTuple):
     n_calibration: int
     kind: str | None  # of the change, as `Change.kind`
     known: str  # says that these are calibration inputs; empty if they are not
-    excess: str = ""  # says which groups have more flagged inputs than promised
-    n_nonfinite: int = 0  # inputs with NaN or infinity, which count as flagged
+    groups: str = ""  # says which groups have changed
+    unusable: str = ""  # says how many inputs have NaN or infinity: they count as flagged
 
     @classmethod
     def of(cls, detector: Detector, verdicts: Assessment) -> Promise:
         """Compare verdicts with the calibration of their detector, all of them as one window."""
-        monitor = Monitor(detector, window=_MOST + 1)
-        # Shuffled: the order of the rows of a file means nothing.
-        monitor.update(verdicts[np.random.default_rng(0).permutation(len(verdicts))[:_MOST]])
+        monitor = Monitor(detector, window=len(verdicts) + 10)
+        monitor.update(verdicts)
         [window] = monitor.windows
         shares = (monitor.expected_share, window.low / window.n, window.high / window.n)
-        kind = None if monitor.change is None else monitor.change.kind
-        calibration, n_flagged = detector.calibration_, len(verdicts.flagged)
-        known, groups = calibration.known(verdicts.scores), _excess_of_groups(calibration, verdicts)
-        n_nonfinite = int(np.isneginf(verdicts.scores).sum())
-        numbers = (len(verdicts), n_flagged, *shares, calibration.n_samples)
-        return cls(*numbers, kind, known, groups, n_nonfinite)
+        # The order of the rows of a file means nothing, so an alarm would not either.
+        kind = None if monitor.difference is None else monitor.difference.kind
+        numbers = (len(verdicts), len(verdicts.flagged), *shares, detector.calibration_.n_samples)
+        known = detector.calibration_.known(verdicts.scores)
+        return cls(*numbers, kind, known, group_sentence(monitor), nonfinite_text(monitor))
 
     @property
     def share(self) -> float:
@@ -173,8 +169,7 @@ class Promise(NamedTuple):
     @property
     def inputs(self) -> str:
         """The number of inputs, and of those among the flagged that cannot be used."""
-        unusable = f" ({self.n_nonfinite:,} with NaN or infinity)" if self.n_nonfinite else ""
-        return f"{counted(self.n_inputs, 'input')}{unusable}"
+        return counted(self.n_inputs, "input") + (self.unusable and f" ({self.unusable})")
 
     @property
     def comparison(self) -> str:
@@ -196,7 +191,7 @@ class Promise(NamedTuple):
         said = "" if self.kind is None else f"They {CHANGES[self.kind]}."
         if not said and self.comparison.endswith("than promised"):
             said = f"The flagged ones are {self.comparison}."
-        return f"{said} {self.excess}".strip()
+        return f"{said} {self.groups}".strip()
 
     def answer(self, is_half: bool) -> str:
         """Say whether the inputs are like the calibration data, in a word or two."""
@@ -213,39 +208,24 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _excess_of_groups(calibration: Calibration, verdicts: Assessment) -> str:
-    """Name the groups with more flagged inputs than chance explains; empty without any."""
-    if verdicts.groups is None:
-        return ""
-    promised = {name: own for name, own in calibration.thresholds.items() if name != ALL}
-    coverage = 1 - (1 - COVERAGE) / len(promised)  # of all bands together
-    shares = {}
-    for name, own in promised.items():
-        inside = verdicts.in_distribution[verdicts.groups == name][:_MOST]
-        segment = ChartSegment(len(inside), own.lowest_rank, own.rank, own.n_samples)
-        if len(inside) and np.count_nonzero(~inside) > band((segment,), coverage)[1]:
-            shares[calibration.described(name)] = 1 - inside.mean()
-    order = sorted(shares, key=lambda name: -shares[name])
-    named = [f"{name} ({_percent(shares[name])})" for name in order]
-    which = listed(named, _LABELS_NAMED, quoted=False)
-    return f"More than promised are flagged of {which}." if named else ""
-
-
 def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     """Return what the template reads: verdicts on each set, and the most suspicious ID inputs."""
     detector, outputs = chosen.detector, evidence.id_outputs
-    groups, verdicts = _groups(detector, outputs), chosen.assess(outputs)
+    verdicts = chosen.assess(outputs)
+    detector.calibration_.check_any_group(verdicts.groups)
     promise = Promise.of(detector, verdicts)
     n_listed = min(promise.n_flagged, _LISTED)
     order = suspicion_order(detector.calibration_, verdicts.columns())
     # What cannot be used needs no look: it comes after the other flagged inputs.
     unusable = np.isneginf(verdicts.scores)
     order = order[np.lexsort((unusable[order], verdicts.in_distribution[order]))]
-    one_threshold = detector.calibration_.by is None
     above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
     lowest = order[: max(_SUSPICIOUS, n_listed)].tolist()
+    # Those of the verdicts: `assess` has warned of groups that were not calibrated.
+    groups = verdicts.groups if detector.calibration_.by == CUSTOM else None
     # Nothing speaks against an input that is not flagged.
-    reasons = _reasons(detector, outputs[lowest[:n_listed]]) + [[]] * (_SUSPICIOUS - n_listed)
+    reasons = _reasons(detector, outputs, groups, lowest[:n_listed])
+    reasons += [[]] * (_SUSPICIOUS - n_listed)
     main = {whys[0].words for whys in reasons if whys}
     shared = main.pop() if len(main) == 1 and n_listed > 1 else ""
     doubt = "" if promise.change() else "possibly a false alarm"
@@ -277,12 +257,12 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "shared_reason": shared,
         "flagged": rows,
         "command": _command(chosen.manifest),
-        "uncalibrated": _uncalibrated(verdicts, groups),
+        "uncalibrated": _uncalibrated(verdicts, _groups(detector, outputs)),
         "why_no_pictures": why_no_pictures(evidence, cases),
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
         "sets": sets,
         "at_own": {each["name"]: {chosen.name: each["at_own"]} for each in sets},
-        "by_label": flagged_by_label(evidence, above, one_threshold),
+        "by_label": flagged_by_label(evidence, above),
         # On inputs that are few or not ordinary, it would say more about them than of the detector.
         "self_check": None
         if promise.n_inputs < FEW or promise.change()
@@ -388,11 +368,14 @@ class Why(NamedTuple):
         return text[:1].upper() + text[1:]
 
 
-def _reasons(detector: Detector, samples: Outputs) -> list[list[Why]]:
-    """Return for each input the reasons against it, the strongest first."""
-    if not detector.explains or not len(samples):
-        return [[]] * len(samples)
-    explained = detector.explain(samples, groups=_groups(detector, samples), from_probs=False)
+def _reasons(
+    detector: Detector, outputs: Outputs, groups: Any, rows: Sequence[int]
+) -> list[list[Why]]:
+    """Return for each of these inputs the reasons against it, the strongest first."""
+    if not detector.explains or not rows:
+        return [[]] * len(rows)
+    samples, own = outputs[rows], None if groups is None else groups[rows]
+    explained = detector.explain(samples, groups=own, from_probs=False)
     predicts = np.any(samples.logits > 0, axis=1).tolist()
     return [_whys(*pair) for pair in zip(explained, predicts, strict=True)]
 
@@ -454,13 +437,12 @@ def _p_value_chart(p_values: Values, usual: float) -> Markup:
 # --- who is flagged -------------------------------------------------------------------------------
 
 
-def flagged_by_label(
-    evidence: Evidence, above: Values, one_threshold: bool = True
-) -> dict[str, Any]:
+def flagged_by_label(evidence: Evidence, above: Values) -> dict[str, Any]:
     """Return tables of the flagged inputs: by label, group and number of labels.
 
     `above` is how far scores are above their thresholds. Labels that are surely flagged often come
-    first: those with the highest lower end.
+    first: those with the highest lower end. Of the numbers of labels none is named: ordinary inputs
+    with few of them score lower.
     """
     labels = sample_labels(evidence.id_outputs)
     counts = true_or_predicted(evidence.id_outputs).sum(axis=1)
@@ -483,15 +465,6 @@ def flagged_by_label(
     if by_label.suffering:
         which = listed(by_label.suffering, _LABELS_NAMED, quoted=False)
         text = f"Flagged more often than the others, by {labels.kind} label: {which}."
-    if by_count.suffering:
-        which = " or ".join(by_count.suffering)
-        plural = "label" if which == "1" else "labels"
-        text += f" Inputs with {which} {kind} {plural} are flagged more often than the others."
-        if kind == "predicted" and one_threshold:
-            text += (
-                " nescio calibrate --by label_count gives inputs with similar numbers of labels a "
-                "threshold of their own, but then fewer strange inputs with few labels are found."
-            )
     return {
         "kind": kind,
         "label_kind": labels.kind,  # by which label inputs are grouped
