@@ -66,6 +66,10 @@ def test_the_band_of_very_many_inputs_is_that_of_fewer():
     low, high = band((ChartSegment(2_000_000, 50, 50, 1000),))
     fewer = band((ChartSegment(20_000, 50, 50, 1000),))
     assert (low / 100, high / 100) == pytest.approx(fewer, abs=1)
+    groups = (ChartSegment(1499, 50, 50, 1000),) * 200  # rounding must not add up
+    low, high = band(groups)
+    assert low < 200 * 1499 * 50 / 1001 < high
+    assert (high - low) / (200 * 1499) < 0.012
 
 
 # --- all scores, whatever their order ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -111,10 +112,11 @@ def band(segments: tuple[ChartSegment, ...], coverage: float = COVERAGE) -> tupl
     distribution of their sum is a convolution.
     """
     total = sum(part.n for part in segments)
-    if total > _MOST:
-        fewer = (part._replace(n=part.n * _MOST // total) for part in segments)
-        low, high = band(tuple(fewer), coverage)
-        return low * total // _MOST, -(-(high + 1) * total // _MOST)
+    if total > 2 * _MOST:
+        fewer = tuple(part._replace(n=-(-part.n * _MOST // total)) for part in segments)
+        low, high = band(fewer, coverage)
+        ratio = total / sum(part.n for part in fewer)
+        return math.floor(low * ratio), math.ceil((high + 1) * ratio)
     tail = (1.0 - coverage) / 2.0
     lowest = _cumulated([(part.n, part.low, part.n_calibration) for part in segments])
     highest = _cumulated([(part.n, part.high, part.n_calibration) for part in segments])
