@@ -4,11 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.compose import make_column_transformer
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import nescio as ns
 from nescio.checks import make_outputs
@@ -139,11 +141,13 @@ def test_a_detector_of_directions_is_blind_to_scale():
     blind = ns.NearestNeighbours().fit(TRAIN).calibrate(HELD_OUT).self_check(HELD_OUT)
     sees = ns.Mahalanobis().fit(TRAIN).calibrate(HELD_OUT).self_check(HELD_OUT)
     assert blind.flagged["x 10"] < 0.2
-    assert {"x 10", "/ 10"} <= blind.lets_through.keys()
+    assert "x 10" in blind.lets_through
+    assert "/ 10" in blind.may_be_ordinary  # it leaves no range
     assert sees.flagged["x 10"] == sees.flagged["shifted"] == 1
     assert "x 10" not in sees.lets_through
     assert f"{blind.flagged['x 10']:.0%} of x 10" in blind.summary()
-    assert f"lets {len(blind.lets_through)} of 7 faults through" in blind.summary()
+    n_clear = 7 - len(blind.may_be_ordinary)
+    assert f"lets {len(blind.lets_through)} of {n_clear} clear faults through" in blind.summary()
 
 
 def test_what_is_flagged_is_what_assess_flags():
@@ -211,39 +215,80 @@ def test_calibrate_warns_once_of_what_the_detector_lets_through(table):
 
 
 def test_faults_within_the_range_of_each_column_are_no_reason_to_warn():
-    flagged = {"x 10": 1.0, "shuffled": 0.1, "mirrored": 0.1, "noise": 0.4}
+    flagged = {"x 10": 1.0, "/ 10": 0.6, "shuffled": 0.1, "noise": 0.4}
     changes = dict.fromkeys(flagged, "")
-    check = ns.SelfCheck("knn", "input", 30, changes, flagged, 0.05, independent=True)
-    assert list(check.lets_through) == ["shuffled", "mirrored", "noise"]
-    assert "so 'shuffled', 'mirrored', 'noise' may be ordinary." in str(check)
+    check = ns.SelfCheck("knn", "input", 50, changes, flagged, 0.06, ["/ 10", "shuffled", "noise"])
+    assert check.lets_through == {}
+    *_, last, unchanged, ordinary = str(check).splitlines()
+    assert str(check).startswith("Self-check on 50 inputs: knn lets 0 of 2 clear faults through")
+    assert last.split(maxsplit=1) == ["noise", "40%  may be ordinary"]
+    assert unchanged == "Flagged without a fault: 3 of 50."
+    assert ordinary == "'shuffled', 'noise' may be ordinary: each value by itself is usual."
+    assert check.to_dict()["in_range"] == [False, True, True, True]
     with warnings.catch_warnings():
         warnings.simplefilter("error", BlindSpotWarning)
         warn_of_blind_spots(check, has_learned=True)
     flagged["x 10"] = 0.4
-    with pytest.warns(BlindSpotWarning, match="40% of x 10.*If such inputs"):
+    with pytest.warns(BlindSpotWarning, match="1 of 2 clear faults.* only 40% of x 10. If such"):
         warn_of_blind_spots(check, has_learned=True)
-    dependent = ns.SelfCheck("knn", "input", 30, changes, {**flagged, "x 10": 1.0}, 0.05)
-    with pytest.warns(BlindSpotWarning, match="10% of mirrored, 40% of noise"):
-        warn_of_blind_spots(dependent, has_learned=True)
     images = {"black": 1.0, "noise": 0.4}  # random pixels are no ordinary image
-    check = ns.SelfCheck("knn", "input", 30, dict.fromkeys(images, ""), images, 0.05)
+    check = ns.SelfCheck("knn", "input", 30, dict.fromkeys(images, ""), images, 0.05, ["shuffled"])
     with pytest.warns(BlindSpotWarning, match="40% of noise"):
         warn_of_blind_spots(check, has_learned=True)
 
 
-def test_columns_are_independent_if_their_correlations_are_small(table, rng):
+def test_what_leaves_no_range_is_told_from_the_values(table, rng):
     model, _ = table
-    values = rng.normal(5, 1, size=(500, 4))
-    chain = values @ np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 1]])
-    outlier = np.vstack([chain, chain[:1] * [1e6, -1e6, 1e6, -1e6]])  # says little of the others
-    flags = values.copy()
-    flags[:, :3] = rng.random((500, 3)) < 0.5  # nor does the order of equal values
-    for numbers, independent in (
-        *((values, True), (chain, False), (values[:50], False)),
-        *((outlier, False), (np.vstack([values, 1e6 * values[:1]]), True), (flags, True)),
+    usual, inner = rng.normal(0, 1, (600, 4)), {"shuffled", "mirrored", "noise"}
+    far = usual + 5
+    for numbers, in_range in (
+        (far, inner),
+        (usual, {"/ 10", "zeros", *inner}),
+        (np.where(np.arange(4) == 3, far, usual), inner),  # one column is enough
+        (np.where(np.arange(600)[:, None] == 9, 1e6, far), inner),  # one row of outliers is not
     ):
-        wrapped = ns.wrap(model, detector="joint_energy").calibrate(numbers)
-        assert wrapped.checked.independent == independent
+        checked = ns.wrap(model, detector="joint_energy").calibrate(numbers).checked
+        assert set(checked.in_range) == in_range
+        logits = numbers - 20 * (numbers[0, 3] > 2)
+        outputs = ns.JointEnergy().calibrate(logits).self_check(logits)
+        assert not {"x 10", "shifted"} & set(outputs.in_range)
+    masked = np.where(usual > 0, usual, -np.inf)
+    masked[:, 0] = usual[:, 0] - 1
+    assert "x 10" not in ns.JointEnergy().calibrate(masked).self_check(masked).in_range
+
+
+def test_a_healthy_table_gives_no_warning_and_a_blind_column_its_name(rng):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "age": rng.uniform(18, 90, 3000),
+            "income": np.exp(rng.normal(10, 0.8, 3000)),
+            "children": rng.poisson(1, 3000).astype(float),
+            "height": np.where(rng.random(3000) < 0.3, np.nan, rng.normal(170, 10, 3000)),
+            "city": rng.choice(["Rome", "Bonn"], 3000),
+        }
+    )
+    labels = (frame[["age", "income"]] > frame[["age", "income"]].mean()).to_numpy()
+    labels = labels ^ (rng.random(labels.shape) < 0.1)
+    columns = make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), ["age", "income", "children", "height"]),
+        (OneHotEncoder(), ["city"]),
+    )
+    model = make_pipeline(columns, OneVsRestClassifier(LogisticRegression()))
+    model.fit(frame[:1500], labels[:1500])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BlindSpotWarning)
+        wrapped = ns.wrap(model).fit(frame[:1500], labels[:1500]).calibrate(frame[1500:])
+    # A row without a height, or without children, is no fault if these are multiplied.
+    assert wrapped.checked.flagged["unit x 1000"] == wrapped.checked.flagged["unit / 1000"] == 1
+    assert wrapped.checked.may_be_ordinary == ["shuffled", "noise"]
+    assert "is let through in" not in str(wrapped.checked)
+    of_age = FunctionTransformer(lambda rows: rows[["age", "income"]])
+    guarded = ns.wrap(model, features=of_age.fit(frame)).fit(frame[:1500], labels[:1500])
+    checked = guarded.calibrate(frame[1500:]).checked
+    assert 0.5 < checked.flagged["unit / 1000"] < 0.9
+    assert checked.unseen_columns["unit / 1000"] == ["height"]
+    assert "'unit / 1000' is let through in: height." in str(checked)
 
 
 def test_the_advice_names_no_detector_that_may_be_worse(table):

@@ -54,7 +54,7 @@ from nescio.errors import (
     TooFewSamplesError,
 )
 from nescio.explain import ExplainedVerdicts, Explanation, Terms
-from nescio.self_check import MOST_ROWS, NUMBERS, Change, SelfCheck, check_faults, spread_rows
+from nescio.self_check import MOST_ROWS, NUMBERS, SelfCheck, check_faults, spread_rows
 
 
 class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
@@ -438,13 +438,12 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         logits = {} if data.logits is None else {"logits": data.logits}  # for groups, if not scored
         arrays = Arrays({name: data.arrays[name] for name in data.arrays.names} | logits)[rows]
 
-        def flagged(change: Change) -> BoolArray:
-            changed = {name: change(matrix) for name, matrix in arrays.matrices().items()}
-            kept = {name: arrays[name] for name in arrays.names if name not in changed}
-            return self.predict(Arrays(changed | kept)[chosen], groups=groups) < 0
+        kept = {name: arrays[name] for name in arrays.names if name not in arrays.matrices()}
 
-        numbers = arrays.matrices().get("logits")
-        return check_faults(self.name, NUMBERS, len(chosen), flagged, "output", numbers)
+        def flagged(values: dict[str, Any]) -> BoolArray:
+            return self.predict(Arrays(values | kept)[chosen], groups=groups) < 0
+
+        return check_faults(self.name, NUMBERS, "output", arrays.matrices(), chosen, flagged)
 
     def explain(
         self, X: Any, *, groups: Any = None, from_probs: bool | None = None
