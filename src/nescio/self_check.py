@@ -32,7 +32,7 @@ MOST_ROWS = 1_000
 _SEEN, _ALL_SEEN = 0.5, 0.95  # the share that is flagged of a fault that counts as seen; partly
 _FAR = 5  # standard deviations
 _LARGEST = 20  # images with larger values are taken to be on the scale from 0 to 255
-_SCALED, _SHUFFLED, _MIRRORED, _NOISE = "x 10", "shuffled", "mirrored", "noise"
+_SHUFFLED, _NOISE = "shuffled", "noise"
 NEW_WORD = "(a new word)"
 
 WORDS = ["object", "string", "category"]
@@ -62,11 +62,13 @@ class SelfCheck(Result):
         fault takes most samples out of the range of a column, only these count.
     unchanged : float
         The share of the same samples that is flagged without a fault.
-    in_range : sequence of str
-        The faults that leave most samples in the range of every column (without the 1 % at each
-        end), and shuffling: each value by itself is usual, so that such samples may be ordinary.
+    may_be_ordinary : sequence of str
+        The faults of which less than half is flagged, but that leave most samples in the range of
+        every column (without the 1 % at each end), and shuffling: each value by itself is usual.
     unseen_columns : dict of str to list
         By fault, the columns of a table that let it through where they alone are out of range.
+    wild : sequence of str
+        What is said of held-out values that are far out of the range of the training data.
 
     Examples
     --------
@@ -80,10 +82,9 @@ class SelfCheck(Result):
     shifted   5 standard deviations added                 0%  NOT SEEN
     zeros     all values 0                                0%  may be ordinary
     shuffled  each column shuffled over samples           5%  may be ordinary
-    mirrored  small values large, by column               6%  may be ordinary
     noise     random numbers in each column's range       0%  may be ordinary
     Flagged without a fault: 8 of 200.
-    '/ 10', 'zeros', 'shuffled', 'mirrored', 'noise' may be ordinary: each value by itself is usual.
+    '/ 10', 'zeros', 'shuffled', 'noise' may be ordinary: each value by itself is usual.
     """
 
     index_column = "fault"
@@ -94,29 +95,24 @@ class SelfCheck(Result):
     changes: dict[str, str]
     flagged: dict[str, float]
     unchanged: float
-    in_range: Sequence[str] = ()
+    may_be_ordinary: Sequence[str] = ()
     unseen_columns: dict[str, list[Any]] = field(default_factory=dict)
+    wild: Sequence[str] = ()
 
     @property
     def lets_through(self) -> dict[str, float]:
         """The faults of which less than half is flagged, without those that may be ordinary."""
-        unseen = {fault: share for fault, share in self.flagged.items() if share < _SEEN}
-        return {fault: share for fault, share in unseen.items() if fault not in self.in_range}
-
-    @property
-    def may_be_ordinary(self) -> list[str]:
-        """The faults in range of which less than half is flagged."""
-        flagged = self.flagged
-        return [fault for fault in flagged if flagged[fault] < _SEEN and fault in self.in_range]
+        clear = self.flagged.keys() - self.may_be_ordinary
+        return {f: share for f, share in self.flagged.items() if share < _SEEN and f in clear}
 
     def columns(self) -> dict[str, Any]:
-        """Return a table as columns: fault, change, n_samples, flagged (a share), in_range."""
+        """Return columns: fault, change, n_samples, flagged (a share) and may_be_ordinary."""
         return {
             "fault": list(self.flagged),
             "change": list(self.changes.values()),
             "n_samples": [self.n_samples] * len(self.flagged),
             "flagged": list(self.flagged.values()),
-            "in_range": [fault in self.in_range for fault in self.flagged],
+            "may_be_ordinary": [fault in self.may_be_ordinary for fault in self.flagged],
         }
 
     def summary(self) -> str:
@@ -135,14 +131,17 @@ class SelfCheck(Result):
         return table(list(view.table), view.rows())
 
     def _view(self) -> View:
-        through = [
-            f"'{fault}' is let through in: {listed(columns, quoted=False)}."
-            for fault, columns in self.unseen_columns.items()
-            if columns
+        said = [
+            *self.wild,
+            *(
+                f"'{fault}' is let through in: {listed(columns, quoted=False)}."
+                for fault, columns in self.unseen_columns.items()
+                if columns
+            ),
         ]
-        ordinary = self.may_be_ordinary and [
-            f"{listed(self.may_be_ordinary)} may be ordinary: each value by itself is usual."
-        ]
+        if self.may_be_ordinary:
+            ordinary = listed(self.may_be_ordinary)
+            said.append(f"{ordinary} may be ordinary: each value by itself is usual.")
         n_flagged = round(self.unchanged * self.n_samples)
         return View(
             f"Self-check on {counted(self.n_samples, self.what)}: {self._headline()}",
@@ -159,22 +158,13 @@ class SelfCheck(Result):
                     for fault, share in self.flagged.items()
                 ],
             },
-            notes=[
-                f"Flagged without a fault: {n_flagged} of {self.n_samples}.",
-                " ".join([*through, *ordinary]),
-            ],
+            notes=[f"Flagged without a fault: {n_flagged} of {self.n_samples}.", " ".join(said)],
         )
 
 
 def _usual_ends(values: Array) -> Array:
     """Return the ends of each column without its outliers: one would hide what is in between."""
     return np.asarray(np.quantile(values, (0.01, 0.99), axis=0))
-
-
-def _mirrored(values: Array) -> Array:
-    low, high = _usual_ends(values)
-    mirrored: Array = np.clip(low + high - values, low, high).astype(values.dtype)
-    return mirrored
 
 
 def _wrong_scale(images: Array) -> Array:
@@ -210,12 +200,11 @@ def _random_letters(text: str, rng: Generator) -> str:
 # By kind of data and name: what is done, in at most 40 characters, and how.
 FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
     NUMBERS: {
-        _SCALED: ("all values times 10", lambda x, _: x * 10),
+        "x 10": ("all values times 10", lambda x, _: x * 10),
         "/ 10": ("all values divided by 10", lambda x, _: x / 10),
         "shifted": (f"{_FAR} standard deviations added", lambda x, _: x + _FAR * x.std(0)),
         "zeros": ("all values 0", lambda x, _: np.zeros_like(x)),
         _SHUFFLED: ("each column shuffled over samples", lambda x, rng: rng.permuted(x, axis=0)),
-        _MIRRORED: ("small values large, by column", lambda x, _: _mirrored(x)),
         _NOISE: ("random numbers in each column's range", _noise),
     },
     IMAGES: {
@@ -287,7 +276,7 @@ FAULTS[TABLES] = {
     **{
         fault: (what, partial(_of_numbers, make))
         for fault, (what, make) in {**_UNITS, **FAULTS[NUMBERS]}.items()
-        if fault not in (_SCALED, "/ 10", _MIRRORED)
+        if fault not in ("x 10", "/ 10")
     },
     "missing": ("all numbers missing", partial(_of_numbers, lambda x, _: x * np.nan)),
     "new words": ("one word of each row unknown", new_words),
@@ -315,15 +304,14 @@ def check_faults(
     values: dict[str, Any],
     rows: NDArray[np.intp],
     flagged: Callable[[dict[str, Any]], BoolArray],
+    wild: Sequence[str] = (),
 ) -> SelfCheck:
     """Make each fault of a kind of data, in values by name; `flagged` says which rows are flagged.
 
     If a fault changes nothing, the data was such already, and the fault is left out.
     """
-    changes: dict[str, str] = {}
-    shares: dict[str, float] = {}
-    in_range = [_SHUFFLED]  # of any data: a model that counts words does not see their order
-    unseen_columns: dict[str, list[Any]] = {}
+    changes, shares, unseen_columns = {}, {}, {}
+    may_be_ordinary = []
     have_columns = all(np.ndim(part) == 2 for part in values.values())
     usual = _matrix(values) if have_columns else np.empty((0, 0))
     with warnings.catch_warnings():
@@ -339,18 +327,20 @@ def check_faults(
             except Exception:  # of any model: the fault does not go unnoticed
                 changes[fault], shares[fault] = f"raises an error: {change}", 1.0
                 continue
-            if have_columns and fault != _SHUFFLED:
+            outside = np.ones((len(rows), 1), np.bool_)
+            if have_columns:
                 outside = _outside(usual, _matrix(faulty))[rows]
-                are_outside = outside.any(1)
-                if are_outside.mean() <= 0.5:
-                    in_range.append(fault)
-                else:
-                    seen, outside = seen[are_outside], outside[are_outside]
-                    if kind == TABLES:
-                        unseen_columns[fault] = _unseen_columns(values[what], outside, seen)
+            clear = outside.any(1)
+            # Shuffling: a model that counts words does not see their order.
+            if fault != _SHUFFLED and clear.mean() > 0.5:
+                seen, outside = seen[clear], outside[clear]
+                if kind == TABLES:
+                    unseen_columns[fault] = _unseen_columns(values[what], outside, seen)
+            elif seen.mean() < _SEEN:
+                may_be_ordinary.append(fault)
             changes[fault], shares[fault] = change, float(seen.mean())
     return SelfCheck(
-        detector, what, len(rows), changes, shares, unchanged, in_range, unseen_columns
+        detector, what, len(rows), changes, shares, unchanged, may_be_ordinary, unseen_columns, wild
     )
 
 
@@ -369,8 +359,8 @@ def _outside(usual: Array, faulty: Array) -> BoolArray:
     """Return which values were changed to what is out of their column's range, or missing."""
     low, high = _usual_ends(_filled(usual))
     finite = np.isfinite(usual)
-    never_missing = np.isnan(faulty) & finite.all(0)
-    return never_missing | (finite & (usual != faulty) & ((faulty < low) | (faulty > high)))
+    outside = finite & (usual != faulty) & ((faulty < low) | (faulty > high))
+    return np.asarray(outside | (np.isnan(faulty) & finite.all(0)))
 
 
 def _unseen_columns(frame: Any, outside: BoolArray, seen: BoolArray) -> list[Any]:
@@ -397,11 +387,14 @@ def spread_rows(n_rows: int, n_samples: int) -> NDArray[np.intp]:
 
 
 def warn_of_blind_spots(check: SelfCheck, *, has_learned: bool) -> None:
-    """Warn if faults are let through that cannot be ordinary."""
+    """Warn of clear faults that are let through, and of held-out data that hides some."""
+    said = [*check.wild]
     if check.lets_through:
         fit = "A detector that has learned from training inputs and labels (fit) sees more. "
+        advice = "If such inputs can come, test for them before the model."
+        said.append(f"{check.summary()} {'' if has_learned else fit}{advice}")
+    if said:
         warn(
-            f"{check.summary()} {'' if has_learned else fit}If such inputs can come, test for them "
-            "before the model. The attribute `checked` has the table.",
+            " ".join([*said, "The attribute `checked` has the table."]),
             BlindSpotWarning,
         )
