@@ -313,7 +313,8 @@ def check_faults(
     changes, shares, unseen_columns = {}, {}, {}
     may_be_ordinary = []
     have_columns = all(np.ndim(part) == 2 for part in values.values())
-    usual = _matrix(values) if have_columns else np.empty((0, 0))
+    usual = _matrix(values) if have_columns else np.empty((1, 0))
+    ends = _usual_ends(_filled(usual))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is said of faulty data helps nobody
         unchanged = float(flagged(values).mean())  # raises if it cannot run at all
@@ -329,7 +330,7 @@ def check_faults(
                 continue
             outside = np.ones((len(rows), 1), np.bool_)
             if have_columns:
-                outside = _outside(usual, _matrix(faulty))[rows]
+                outside = _outside(_matrix(faulty), usual, *ends)[rows]
             clear = outside.any(1)
             # Shuffling: a model that counts words does not see their order.
             if fault != _SHUFFLED and clear.mean() > 0.5:
@@ -355,9 +356,8 @@ def _matrix(values: dict[str, Any]) -> Array:
     return np.hstack(parts)
 
 
-def _outside(usual: Array, faulty: Array) -> BoolArray:
+def _outside(faulty: Array, usual: Array, low: Array, high: Array) -> BoolArray:
     """Return which values were changed to what is out of their column's range, or missing."""
-    low, high = _usual_ends(_filled(usual))
     finite = np.isfinite(usual)
     outside = finite & (usual != faulty) & ((faulty < low) | (faulty > high))
     return np.asarray(outside | (np.isnan(faulty) & finite.all(0)))
