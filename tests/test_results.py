@@ -154,7 +154,7 @@ TABLES = {  # the name of the index, and the number of rows
     "parts": ("id", 3),
     "reason of parts": ("part", 2),
     "report": (None, 8),
-    "self-check": ("fault", 7),
+    "self-check": ("fault", 6),
     "prediction": (None, 300),
 }
 

@@ -7,8 +7,8 @@ images. A detector that flags few of them is blind to such faults, whatever else
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from string import ascii_lowercase
 from typing import Any
@@ -29,18 +29,15 @@ NUMBERS, TABLES, IMAGES, TEXTS = "numbers", "tables", "images", "texts"
 MOST_ROWS = 1_000
 """Of the inputs, as many make the faults: the ranges of fewer would be too narrow."""
 
-_FEWEST_ROWS = 100  # that tell a correlation from chance
-_CORRELATED = 0.25
 _SEEN, _ALL_SEEN = 0.5, 0.95  # the share that is flagged of a fault that counts as seen; partly
 _FAR = 5  # standard deviations
 _LARGEST = 20  # images with larger values are taken to be on the scale from 0 to 255
-_SCALED, _SHUFFLED, _MIRRORED, _NOISE = "x 10", "shuffled", "mirrored", "noise"
+_SHUFFLED, _NOISE = "shuffled", "noise"
 NEW_WORD = "(a new word)"
 
 WORDS = ["object", "string", "category"]
 """The types of the columns of a pandas frame that hold words."""
 
-Change = Callable[[Any], Any]  # ordinary values in, faulty ones out
 Make = Callable[[Any, Generator], Any]
 
 
@@ -61,29 +58,33 @@ class SelfCheck(Result):
     changes : dict of str to str
         What was done to the samples, by the name of the fault.
     flagged : dict of str to float
-        The share that is flagged, by the name of the fault. 1 if the model raises an error.
+        The share that is flagged, by the name of the fault. 1 if the model raises an error. If a
+        fault takes most samples out of the range of a column, only these count.
     unchanged : float
         The share of the same samples that is flagged without a fault.
-    independent : bool
-        Whether the columns hardly depend on each other: other values within their ranges then make
-        ordinary rows.
+    may_be_ordinary : sequence of str
+        The faults of which less than half is flagged, but that leave most samples in the range of
+        every column (without the 1 % at each end), and shuffling: each value by itself is usual.
+    unseen_columns : dict of str to list
+        By fault, the columns of a table that let it through where they alone are out of range.
+    wild : sequence of str
+        What is said of held-out values that are far out of the range of the training data.
 
     Examples
     --------
     >>> import nescio as ns
     >>> logits = np.random.default_rng(0).normal(-2, 3, (1000, 20))
     >>> ns.JointEnergy().calibrate(logits).self_check(logits)
-    Self-check on 200 outputs: joint_energy lets 7 of 7 faults through
+    Self-check on 200 outputs: joint_energy lets 2 of 2 clear faults through
     fault     change                                 flagged
     x 10      all values times 10                         1%  NOT SEEN
-    / 10      all values divided by 10                    0%  NOT SEEN
+    / 10      all values divided by 10                    0%  may be ordinary
     shifted   5 standard deviations added                 0%  NOT SEEN
-    zeros     all values 0                                0%  NOT SEEN
-    shuffled  each column shuffled over samples           5%  NOT SEEN
-    mirrored  small values large, by column               6%  NOT SEEN
-    noise     random numbers in each column's range       0%  NOT SEEN
-    Without a fault, 4% are flagged.
-    The columns hardly depend on each other, so 'shuffled', 'mirrored', 'noise' may be ordinary.
+    zeros     all values 0                                0%  may be ordinary
+    shuffled  each column shuffled over samples           5%  may be ordinary
+    noise     random numbers in each column's range       0%  may be ordinary
+    Flagged without a fault: 8 of 200.
+    '/ 10', 'zeros', 'shuffled', 'noise' may be ordinary: each value by itself is usual.
     """
 
     index_column = "fault"
@@ -94,25 +95,24 @@ class SelfCheck(Result):
     changes: dict[str, str]
     flagged: dict[str, float]
     unchanged: float
-    independent: bool = False
+    may_be_ordinary: Sequence[str] = ()
+    unseen_columns: dict[str, list[Any]] = field(default_factory=dict)
+    wild: Sequence[str] = ()
 
     @property
     def lets_through(self) -> dict[str, float]:
-        """The faults of which less than half of the samples are flagged, with this share."""
-        return {fault: share for fault, share in self.flagged.items() if share < _SEEN}
-
-    @property
-    def may_be_ordinary(self) -> set[str]:
-        """Shuffling and, of independent columns, other values within their ranges."""
-        return {_SHUFFLED, *([_MIRRORED, _NOISE] if self.independent else [])}
+        """The faults of which less than half is flagged, without those that may be ordinary."""
+        clear = self.flagged.keys() - self.may_be_ordinary
+        return {f: share for f, share in self.flagged.items() if share < _SEEN and f in clear}
 
     def columns(self) -> dict[str, Any]:
-        """Return a table as columns: fault, change, n_samples and flagged (a share)."""
+        """Return columns: fault, change, n_samples, flagged (a share) and may_be_ordinary."""
         return {
             "fault": list(self.flagged),
             "change": list(self.changes.values()),
             "n_samples": [self.n_samples] * len(self.flagged),
             "flagged": list(self.flagged.values()),
+            "may_be_ordinary": [fault in self.may_be_ordinary for fault in self.flagged],
         }
 
     def summary(self) -> str:
@@ -122,9 +122,8 @@ class SelfCheck(Result):
         return f"{self._headline()}{flags}."
 
     def _headline(self) -> str:
-        return (
-            f"{self.detector} lets {len(self.lets_through)} of {len(self.flagged)} faults through"
-        )
+        through, n_clear = self.lets_through, len(self.flagged) - len(self.may_be_ordinary)
+        return f"{self.detector} lets {len(through)} of {n_clear} clear faults through"
 
     def drawn(self) -> Markup:
         """Return the table as HTML, for the card of a wrapped model and for a report."""
@@ -132,11 +131,18 @@ class SelfCheck(Result):
         return table(list(view.table), view.rows())
 
     def _view(self) -> View:
-        through = self.lets_through
-        notes = [f"Without a fault, {self.unchanged:.0%} are flagged."]
-        ordinary = listed([fault for fault in through if fault in self.may_be_ordinary])
-        if self.independent and ordinary:
-            notes.append(f"The columns hardly depend on each other, so {ordinary} may be ordinary.")
+        said = [
+            *self.wild,
+            *(
+                f"'{fault}' is let through in: {listed(columns, quoted=False)}."
+                for fault, columns in self.unseen_columns.items()
+                if columns
+            ),
+        ]
+        if self.may_be_ordinary:
+            ordinary = listed(self.may_be_ordinary)
+            said.append(f"{ordinary} may be ordinary: each value by itself is usual.")
+        n_flagged = round(self.unchanged * self.n_samples)
         return View(
             f"Self-check on {counted(self.n_samples, self.what)}: {self._headline()}",
             table={
@@ -144,25 +150,21 @@ class SelfCheck(Result):
                 "change": list(self.changes.values()),
                 "flagged": [f"{share:.0%}" for share in self.flagged.values()],
                 "": [
-                    word("NOT SEEN", "out")
-                    if fault in through
+                    word("may be ordinary", "plain")
+                    if fault in self.may_be_ordinary
+                    else word("NOT SEEN", "out")
+                    if share < _SEEN
                     else word("seen" if share >= _ALL_SEEN else "partly", "in")
                     for fault, share in self.flagged.items()
                 ],
             },
-            notes=notes,
+            notes=[f"Flagged without a fault: {n_flagged} of {self.n_samples}.", " ".join(said)],
         )
 
 
 def _usual_ends(values: Array) -> Array:
     """Return the ends of each column without its outliers: one would hide what is in between."""
     return np.asarray(np.quantile(values, (0.01, 0.99), axis=0))
-
-
-def _mirrored(values: Array) -> Array:
-    low, high = _usual_ends(values)
-    mirrored: Array = np.clip(low + high - values, low, high).astype(values.dtype)
-    return mirrored
 
 
 def _wrong_scale(images: Array) -> Array:
@@ -198,12 +200,11 @@ def _random_letters(text: str, rng: Generator) -> str:
 # By kind of data and name: what is done, in at most 40 characters, and how.
 FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
     NUMBERS: {
-        _SCALED: ("all values times 10", lambda x, _: x * 10),
+        "x 10": ("all values times 10", lambda x, _: x * 10),
         "/ 10": ("all values divided by 10", lambda x, _: x / 10),
         "shifted": (f"{_FAR} standard deviations added", lambda x, _: x + _FAR * x.std(0)),
         "zeros": ("all values 0", lambda x, _: np.zeros_like(x)),
         _SHUFFLED: ("each column shuffled over samples", lambda x, rng: rng.permuted(x, axis=0)),
-        _MIRRORED: ("small values large, by column", lambda x, _: _mirrored(x)),
         _NOISE: ("random numbers in each column's range", _noise),
     },
     IMAGES: {
@@ -237,9 +238,13 @@ FAULTS: dict[str, dict[str, tuple[str, Make]]] = {
 }
 
 
+def _numbers(frame: Any) -> Any:
+    return frame.select_dtypes("number", exclude="timedelta")
+
+
 def _of_numbers(make: Make, frame: Any, rng: Generator) -> Any:
     """Make a fault in the number columns of a pandas frame; its words stay."""
-    numbers = frame.select_dtypes("number", exclude="timedelta")
+    numbers = _numbers(frame)
     values = numbers.to_numpy(np.float64, na_value=np.nan)
     return frame.assign(**dict(zip(numbers, _changed(make, rng, values).T, strict=True)))
 
@@ -271,7 +276,7 @@ FAULTS[TABLES] = {
     **{
         fault: (what, partial(_of_numbers, make))
         for fault, (what, make) in {**_UNITS, **FAULTS[NUMBERS]}.items()
-        if fault not in (_SCALED, "/ 10", _MIRRORED)
+        if fault not in ("x 10", "/ 10")
     },
     "missing": ("all numbers missing", partial(_of_numbers, lambda x, _: x * np.nan)),
     "new words": ("one word of each row unknown", new_words),
@@ -282,54 +287,97 @@ def _changed(make: Make, rng: Generator, values: Any) -> Any:
     """Make a fault; what is missing (NaN) or masked (-inf) among numbers stays so."""
     if not isinstance(values, np.ndarray):
         return make(values, rng)
+    return np.where(np.isfinite(values), make(_filled(values), rng), values)
+
+
+def _filled(values: Array) -> Array:
+    """Return values with the mean of their column for those that are missing or masked."""
     finite = np.isfinite(values)
     means = np.where(finite, values, 0).sum(0) / np.maximum(finite.sum(0), 1)
-    known = np.where(finite, values, means.astype(values.dtype))
-    return np.where(finite, make(known, rng), values)
+    return np.where(finite, values, means.astype(values.dtype))
 
 
 def check_faults(
     detector: str,
     kind: str,
-    n_samples: int,
-    flagged: Callable[[Change], BoolArray],
     what: str,
-    numbers: Array | None = None,
+    values: dict[str, Any],
+    rows: NDArray[np.intp],
+    flagged: Callable[[dict[str, Any]], BoolArray],
+    wild: Sequence[str] = (),
 ) -> SelfCheck:
-    """Make each fault of a kind of data; `flagged` applies one and returns what is flagged.
+    """Make each fault of a kind of data, in values by name; `flagged` says which rows are flagged.
 
-    If it returns nothing, the data was such already, and the fault is left out. `numbers` is the
-    data if it has columns of numbers.
+    If a fault changes nothing, the data was such already, and the fault is left out.
     """
-    changes, shares = {}, {}
+    changes, shares, unseen_columns = {}, {}, {}
+    may_be_ordinary = []
+    have_columns = all(np.ndim(part) == 2 for part in values.values())
+    usual = _matrix(values) if have_columns else np.empty((1, 0))
+    ends = _usual_ends(_filled(usual))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is said of faulty data helps nobody
-        unchanged = float(flagged(lambda values: values).mean())  # raises if it cannot run at all
+        unchanged = float(flagged(values).mean())  # raises if it cannot run at all
         for fault, (change, make) in FAULTS[kind].items():
+            rng = np.random.default_rng(0)
             try:
-                out = flagged(partial(_changed, make, np.random.default_rng(0)))
-                if not len(out):
+                faulty = {name: _changed(make, rng, part) for name, part in values.items()}
+                if all(_is_same(faulty[name], part) for name, part in values.items()):
                     continue
-                share = float(out.mean())
+                seen = flagged(faulty)
             except Exception:  # of any model: the fault does not go unnoticed
-                share, change = 1.0, f"raises an error: {change}"
-            changes[fault], shares[fault] = change, share
-    independent = numbers is not None and _are_independent(numbers)
-    return SelfCheck(detector, what, n_samples, changes, shares, unchanged, independent)
+                changes[fault], shares[fault] = f"raises an error: {change}", 1.0
+                continue
+            outside = np.ones((len(rows), 1), np.bool_)
+            if have_columns:
+                outside = _outside(_matrix(faulty), usual, *ends)[rows]
+            clear = outside.any(1)
+            # Shuffling: a model that counts words does not see their order.
+            if fault != _SHUFFLED and clear.mean() > 0.5:
+                seen, outside = seen[clear], outside[clear]
+                if kind == TABLES:
+                    unseen_columns[fault] = _unseen_columns(values[what], outside, seen)
+            elif seen.mean() < _SEEN:
+                may_be_ordinary.append(fault)
+            changes[fault], shares[fault] = change, float(seen.mean())
+    return SelfCheck(
+        detector, what, len(rows), changes, shares, unchanged, may_be_ordinary, unseen_columns, wild
+    )
 
 
-def _are_independent(numbers: Array) -> bool:
-    """Return whether the largest correlation of a column with another one is small, on average."""
-    rows = numbers[np.isfinite(numbers).all(1)]
-    if len(rows) < _FEWEST_ROWS:
-        return False
-    low, high = _usual_ends(rows)
-    rows = np.clip(rows, low, high)[:, low < high]
-    if rows.shape[1] < 2:
-        return False
-    correlations = np.abs(np.corrcoef(rows, rowvar=False))
-    np.fill_diagonal(correlations, 0.0)
-    return bool(correlations.max(0).mean() < _CORRELATED)
+def _matrix(values: dict[str, Any]) -> Array:
+    """Return all columns as numbers: of words whether they are new."""
+    parts = []
+    for part in values.values():
+        if hasattr(part, "select_dtypes"):
+            parts.append(_numbers(part).to_numpy(np.float64, na_value=np.nan))
+            part = part.select_dtypes(WORDS).astype(object) == NEW_WORD
+        parts.append(part)
+    return np.hstack(parts)
+
+
+def _outside(faulty: Array, usual: Array, low: Array, high: Array) -> BoolArray:
+    """Return which values were changed to what is out of their column's range, or missing."""
+    finite = np.isfinite(usual)
+    outside = finite & (usual != faulty) & ((faulty < low) | (faulty > high))
+    return np.asarray(outside | (np.isnan(faulty) & finite.all(0)))
+
+
+def _unseen_columns(frame: Any, outside: BoolArray, seen: BoolArray) -> list[Any]:
+    """Return the columns whose faults are mostly not seen in rows that have no other fault."""
+    names = [*_numbers(frame), *frame.select_dtypes(WORDS)]
+    alone = outside.sum(1) == 1
+    made, found = outside[alone].sum(0), outside[alone & seen].sum(0)
+    return [names[place] for place in np.flatnonzero(found < _SEEN * made)]
+
+
+def _is_same(changed: Any, values: Any) -> bool:
+    """Return whether a fault has changed nothing, such as the scale of images from 0 to 1."""
+    if isinstance(values, list):
+        return bool(changed == values)
+    if hasattr(values, "equals"):  # a data frame
+        return bool(values.equals(changed))
+    return changed.dtype == values.dtype and np.array_equal(changed, values)
 
 
 def spread_rows(n_rows: int, n_samples: int) -> NDArray[np.intp]:
@@ -339,14 +387,14 @@ def spread_rows(n_rows: int, n_samples: int) -> NDArray[np.intp]:
 
 
 def warn_of_blind_spots(check: SelfCheck, *, has_learned: bool) -> None:
-    """Warn if faults are let through, unless these can leave ordinary data.
-
-    A model that counts words does not see their order, for example.
-    """
-    if not check.lets_through.keys() <= check.may_be_ordinary:
+    """Warn of clear faults that are let through, and of held-out data that hides some."""
+    said = [*check.wild]
+    if check.lets_through:
         fit = "A detector that has learned from training inputs and labels (fit) sees more. "
+        advice = "If such inputs can come, test for them before the model."
+        said.append(f"{check.summary()} {'' if has_learned else fit}{advice}")
+    if said:
         warn(
-            f"{check.summary()} {'' if has_learned else fit}If such inputs can come, test for them "
-            "before the model. The attribute `checked` has the table.",
+            " ".join([*said, "The attribute `checked` has the table."]),
             BlindSpotWarning,
         )

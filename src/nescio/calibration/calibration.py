@@ -11,10 +11,9 @@ calibration score,
 If scores are tied with the threshold, the share that is kept can be higher than these formulas say,
 but not lower.
 
-Scores that are equal up to rounding count as tied: the same sample may get a score that differs in
-its last bits on another machine, in another batch or in an exported graph. So a new score is
-compared with the limits of the calibration scores, which lie below them by `TIE_TOLERANCE`. A limit
-keeps more than the score itself would, so the guarantees hold. Decision 0019 in docs/adr says why.
+Scores that are equal up to rounding count as tied (`TIE_TOLERANCE`): a new score is compared with
+the limits of the calibration scores. A limit keeps more than the score itself would, so the
+guarantees hold. Decision 0019 in docs/adr says why.
 """
 
 from __future__ import annotations
@@ -114,9 +113,7 @@ def required_samples(tpr: float, confidence: float | None = None) -> int:
 class Threshold:
     """A threshold on scores, with the ascending calibration scores that determine it.
 
-    It is the limit of the `rank`-th smallest of them, counted from 1. Without `confidence`, a new
-    in-distribution sample is kept with probability at least `tpr`. Otherwise the share kept in the
-    long run is at least `tpr` with this confidence.
+    It is the limit of the `rank`-th smallest of them, counted from 1: see `conformal_rank`.
     """
 
     scores: Scores

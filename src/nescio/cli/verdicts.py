@@ -104,7 +104,7 @@ def calibrate(
         Option(
             "--self-check/--no-self-check",
             help="Print how many of the samples are flagged if gross faults change their outputs: "
-            "scaled, shifted, zeros, shuffled, mirrored, noise.",
+            "scaled, shifted, zeros, shuffled, noise.",
         ),
     ] = True,
     force: Force = False,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +54,9 @@ from nescio.errors import (
     TooFewSamplesError,
 )
 from nescio.explain import ExplainedVerdicts, Explanation, Terms
-from nescio.self_check import MOST_ROWS, NUMBERS, Change, SelfCheck, check_faults, spread_rows
+from nescio.self_check import MOST_ROWS, NUMBERS, SelfCheck, check_faults, spread_rows
+
+Shown = Callable[[Any], Any]  # gives an explanation names and units, as a runner does
 
 
 class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
@@ -126,19 +128,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     equally long, and "features" as many as the columns of the first array in `scores_from`.
     """
 
-    usual_weight: ClassVar[float] = 1.0
-    """Its weight as a part of `Combined`, if no weights are passed."""
-
     accepts_masked: ClassVar[bool] = True
     """Whether a logit of -inf may mark a masked label."""
 
     traceable: ClassVar[bool] = False
     """Whether `_score` accepts torch tensors that are being traced, so that it can be exported."""
-
-    @property
-    def usual_outliers(self) -> float:
-        """As a part of `Combined`: the share of ordinary samples that are not compared with."""
-        return 0.0
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -169,9 +163,6 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def _learn(self, arrays: Arrays) -> None:
         """Learn from the arrays in `learns_from` and set attributes named in `learned`."""
 
-    def _adapt(self, arrays: Arrays) -> None:
-        """As a part of `Combined`, see the held-out rows that it will be compared with."""
-
     def _learn_held_out(self, arrays: Arrays) -> None:
         """Learn from held-out data, which sets no threshold; set attributes named in `learned`."""
 
@@ -192,6 +183,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Whether `explain` can say how the score came about."""
         own = type(self)._explain is not Detector._explain
         return own or self.label_terms() is not None
+
+    def wild_values(self, X: Any, shown: Shown) -> list[str]:
+        """Say which held-out values are far out of the range of the training data, if any are."""
+        return []
 
     # --- learning and calibrating ---
 
@@ -240,9 +235,6 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
         A detector that learns from held-out data (`learns_from_held_out`) learns from a random half
         of the rows, and only the other half sets the threshold.
-
-        If more than a tenth of the rows are copies of others, they do not count: the threshold, its
-        interval and the p-values are those of as many samples as are distinct, with a warning.
 
         Parameters
         ----------
@@ -417,8 +409,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Return how many samples would be flagged after gross faults, as one table.
 
         The faults change all arrays that the detector reads together, such as logits and features:
-        scaled, shifted, zeros, shuffled over samples, mirrored, noise. For faults of the inputs,
-        use `self_check` of a wrapped model.
+        scaled, shifted, zeros, shuffled over samples, noise. For faults of the inputs, use
+        `self_check` of a wrapped model.
 
         Parameters
         ----------
@@ -438,13 +430,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         logits = {} if data.logits is None else {"logits": data.logits}  # for groups, if not scored
         arrays = Arrays({name: data.arrays[name] for name in data.arrays.names} | logits)[rows]
 
-        def flagged(change: Change) -> BoolArray:
-            changed = {name: change(matrix) for name, matrix in arrays.matrices().items()}
-            kept = {name: arrays[name] for name in arrays.names if name not in changed}
-            return self.predict(Arrays(changed | kept)[chosen], groups=groups) < 0
+        kept = {name: arrays[name] for name in arrays.names if name not in arrays.matrices()}
 
-        numbers = arrays.matrices().get("logits")
-        return check_faults(self.name, NUMBERS, len(chosen), flagged, "output", numbers)
+        def flagged(values: dict[str, Any]) -> BoolArray:
+            return self.predict(Arrays(values | kept)[chosen], groups=groups) < 0
+
+        wild = self.wild_values(arrays, lambda explanation: explanation)
+        return check_faults(self.name, NUMBERS, "output", arrays.matrices(), chosen, flagged, wild)
 
     def explain(
         self, X: Any, *, groups: Any = None, from_probs: bool | None = None

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from nescio._validation import Array
 from nescio.calibration import Scores
-from nescio.detectors.base import Decided, Detector
+from nescio.detectors.base import Decided, Detector, Shown
 from nescio.detectors.features import LinearProbe, OutOfRange
 from nescio.detectors.inputs import Arrays, usable_rows
 from nescio.detectors.label_scores import JointEnergy, TopKJointEnergy
@@ -30,6 +30,7 @@ _DEFAULT_KINDS = (JointEnergy, LabelNeighbours, LinearProbe, OutOfRange)
 DEFAULT_PARTS = tuple(kind.name for kind in _DEFAULT_KINDS)
 
 _N_NEAREST = 3
+_GUARD = 0.02  # the weight of a guard; chosen in docs/explanation/the-default.md
 
 AUTO_DETECTOR = "auto"
 """In place of a detector's name: `default_detector` chooses."""
@@ -64,10 +65,6 @@ class Combined(Detector):
     One small p-value is enough for a low score, and a part that finds nothing strange cannot
     outvote it. A part with a small weight, a guard, decides only where its p-value is far below
     what the other parts need: it costs little power elsewhere.
-
-    The parts' p-values are a continuous form of the conformal (1 + number of reference scores <=
-    score) / (n + 1), see `continuous_p_values`. With the latter, all samples that score lower than
-    every reference score would be tied.
 
     Parameters
     ----------
@@ -168,7 +165,8 @@ class Combined(Detector):
         with warnings.catch_warnings():
             # What ties of a part do to the combined score shows in the ties of that.
             warnings.simplefilter("ignore", TiedScoresWarning)
-            part._adapt(arrays)
+            if isinstance(part, OutOfRange):
+                part.adapt(arrays)
             # The threshold of a part decides nothing; few samples need not be an error.
             return part.calibrate(arrays, tpr=min(self.tpr, n_samples / (n_samples + 1)))
 
@@ -203,9 +201,13 @@ class Combined(Detector):
         with np.errstate(divide="ignore"):  # a score of -inf has the p-value 0 and the term -inf
             return -self.normalised_weights() / p_values
 
+    def wild_values(self, X: Any, shown: Shown) -> list[str]:
+        """Say it of each part."""
+        return [said for part in self.detectors_ for said in part.wild_values(X, shown)]
+
     def normalised_weights(self) -> Scores:
         """Return the weights with a sum of 1."""
-        usual = [part.usual_weight for part in self._unfitted_parts()]
+        usual = [_GUARD if isinstance(p, OutOfRange) else 1.0 for p in self._unfitted_parts()]
         weights = np.array(self.weights or usual, dtype=np.float64)
         return np.asarray(weights / weights.sum())
 
@@ -231,7 +233,10 @@ class Combined(Detector):
         if usable is not None:
             part_scores[~usable] = np.nan
         p_values = self._p_values(part_scores)
-        lowest = [p.usual_outliers + 1 / (1 + len(reference_scores(p))) for p in self.detectors_]
+        lowest = [
+            getattr(p, "usual_outliers", 0.0) + 1 / (1 + len(reference_scores(p)))
+            for p in self.detectors_
+        ]
         against = -self._terms(p_values)  # (n_samples, n_parts)
         endless = np.isinf(against)
         against = np.where(endless.any(1, keepdims=True), endless, against)
@@ -255,7 +260,7 @@ def reference_scores(part: Detector, what: str = "scores") -> Scores:
     (threshold,) = part.calibration_.thresholds.values()
     values: Scores = getattr(threshold, what)
     values = values[np.isfinite(values)]
-    return values[int(part.usual_outliers * len(values)) :]
+    return values[int(getattr(part, "usual_outliers", 0.0) * len(values)) :]
 
 
 def _union(names: Any) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from nescio import scores
 from nescio._validation import Array, FloatArray, checked_flag, checked_whole, is_torch
 from nescio.calibration import TIE_TOLERANCE
-from nescio.detectors.base import Decided, Detector
+from nescio.detectors.base import Decided, Detector, Shown
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.explain import RangesExplanation
@@ -33,7 +34,7 @@ _SMALLEST_LENGTH = 1e-6  # in ranges; the logarithm of a row that equals the mea
 _TAIL, _FEWEST_IN_TAIL = 0.01, 20  # the share of known values, or their number, if that is more
 _SHORTEST_TAIL = 0.03  # of the range without the tails: many values are at this end
 _USUAL_TAIL = 0.1  # of the range, if a column is constant
-_WILD = 10  # tails
+_WILD, _FEW = 10, 2  # tails; values that far out
 _COLUMNS = 64  # whose quantiles are computed at once
 _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
 _ROWS = 4_096  # a mean error over this number of samples tells penalties apart
@@ -318,16 +319,14 @@ class OutOfRange(FeatureDetector):
         Their mean.
     scale_ : array of shape (n_columns,)
         The range, high - low; for a column that is constant, the median range of the others.
-    tails_ : array of shape (2, n_columns)
-        The lower and the upper tail of each column, in units of its range.
-    units_ : array of shape (2, n_columns)
+    tails_ : array of shape (2, n_columns + 1)
+        The lower and the upper tail of each column, in units of its range, and of the length.
+    units_ : array of shape (2, n_columns + 1)
         What distances are divided by: the tails. As a part of `combined`, at least the distance of
         the farthest held-out value, and ten times that beyond ten tails. Otherwise outliers of one
         column, such as ages of 999, would hide what is wrong with the others.
     lengths_ : array of shape (2,)
         The smallest and the largest logarithm of a known row's length.
-    length_tails_, length_units_ : array of shape (2,)
-        Their tails and units.
 
     Examples
     --------
@@ -344,23 +343,23 @@ class OutOfRange(FeatureDetector):
         "high_": "float features",
         "mean_": "float features",
         "scale_": "float features",
-        "tails_": "float ends features",
-        "units_": "float ends features",
+        "tails_": "float ends distances",
+        "units_": "float ends distances",
         "lengths_": "float ends",
-        "length_tails_": "float ends",
-        "length_units_": "float ends",
     }
     traceable = True
 
     no_layers = ("labels", "head")
-    usual_weight = 0.02  # chosen in docs/explanation/the-default.md
 
     layer: str = "features"
     held_out: bool = False
 
     @property
     def usual_outliers(self) -> float:
-        """Ranges of a part of the held-out data are narrower: what is outside is no outlier."""
+        """The share of ordinary samples that `combined` does not compare with.
+
+        Ranges of held-out data are narrower: what is outside is no outlier.
+        """
         return 0.0 if self.held_out else 0.002
 
     @property
@@ -392,22 +391,48 @@ class OutOfRange(FeatureDetector):
         typical = np.median(ranges[ranges > 0]) if (ranges > 0).any() else 1.0
         self.scale_ = np.where(ranges > 0, ranges, typical)
         self.scale_[never_seen] = np.finfo(np.float64).max  # whatever the logit is, it is usual
-        self.tails_ = _tails(rows, low, high) / self.scale_
-        self.tails_[:, ranges == 0] = _USUAL_TAIL
+        tails = _tails(rows, low, high) / self.scale_
+        tails[:, ranges == 0] = _USUAL_TAIL
         self.low_, self.high_ = _widened(low, high)
         lengths = _log_lengths(self._moved(rows))[:, None]
         low, high = lengths.min(0), lengths.max(0)
         self.lengths_ = np.ravel(_widened(low, high))
-        same = low == high
-        self.length_tails_ = np.where(same, 1.0, _tails(lengths, low, high)).ravel()
-        self.units_, self.length_units_ = self.tails_, self.length_tails_
+        of_lengths = np.where(low == high, 1.0, _tails(lengths, low, high))
+        self.units_ = self.tails_ = np.hstack([tails, of_lengths])
 
-    def _adapt(self, arrays: Arrays) -> None:
+    def adapt(self, arrays: Arrays) -> None:
+        """See the held-out rows that new ones will be compared with, as a part of `combined`."""
         if not self.held_out:
             moved = self._moved(arrays[self.layer].astype(np.float64))
-            ends = self._moved(self.low_), self._moved(self.high_)
-            self.units_ = _at_least(self.tails_, moved, *ends)
-            self.length_units_ = _at_least(self.length_tails_, _log_lengths(moved), *self.lengths_)
+            values = np.column_stack([moved, _log_lengths(moved)])
+            ends = zip((self.low_, self.high_), self.lengths_, strict=True)
+            self.units_ = _at_least(
+                self.tails_, values, *(np.append(self._moved(e), x) for e, x in ends)
+            )
+
+    def wild_values(self, X: Any, shown: Shown) -> list[str]:
+        """Say which values have made `adapt` lengthen an end of a range that is not constant."""
+        varies = self.high_ - self.low_ > self.scale_ / 2
+        tails, units = self.tails_[:, :-1], self.units_[:, :-1]
+        lengthened = np.argwhere(varies & (units > _WILD * tails)).tolist()
+        if not lengthened:
+            return []
+        ranges = shown(copy.copy(self).set_params(nonfinite="out").explain(X, from_probs=False))
+        values = ranges.features if ranges.values is None else ranges.values
+        excess = self._excess(self._moved(ranges.features), tails)
+        said = []
+        for end, place in lengthened:
+            wild = np.flatnonzero((excess if end else -excess)[:, place] > _WILD)
+            if len(wild) > max(_FEW, self.usual_outliers * len(excess)):  # or the tail is heavy
+                name = ranges.names[place] if ranges.names else f"column {place} of {self.layer}"
+                ends = min(values[wild, place]), max(values[wild, place])
+                said.append(
+                    f"{len(wild):,} of {len(excess):,} samples have {name} = "
+                    f"{' to '.join(dict.fromkeys(f'{value:.5g}' for value in ends))} (in training "
+                    f"{ranges.low[place]:.5g} to {ranges.high[place]:.5g}), so that such values "
+                    "are hardly seen: if they are wrong, remove them and calibrate again."
+                )
+        return said
 
     def _score(self, arrays: Arrays) -> Array:
         def score(rows: Any) -> Any:
@@ -421,9 +446,12 @@ class OutOfRange(FeatureDetector):
     def _compared(self, rows: Any) -> tuple[Any, Any, Any, Any]:
         """Return distances to the mean, in ranges, and to the range, in tails; then of rows."""
         moved = self._moved(rows)
-        excess = _beyond(moved, self._moved(self.low_), self._moved(self.high_), self.units_)
+        excess = self._excess(moved, self.units_[:, :-1])
         lengths, (low, high) = _log_lengths(moved), self.lengths_
-        return moved, excess, exp(lengths), _beyond(lengths, low, high, self.length_units_)
+        return moved, excess, exp(lengths), _beyond(lengths, low, high, self.units_[:, -1])
+
+    def _excess(self, moved: Any, units: Matrix) -> Any:
+        return _beyond(moved, self._moved(self.low_), self._moved(self.high_), units)
 
     def _explain(self, decided: Decided) -> RangesExplanation:
         data, of_labels = decided.data, self.layer == "logits"
@@ -444,7 +472,7 @@ class OutOfRange(FeatureDetector):
 
     def _check_learned(self) -> None:
         low, high = self.lengths_
-        positive = (self.scale_, self.units_, self.length_units_, high - low)
+        positive = (self.scale_, self.tails_, self.units_, high - low)
         if not all((sizes > 0).all() for sizes in positive):
             raise ValueError("its ranges are not positive")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import Array, check_values, index_of, is_frame, is_torch, to_numpy
+from nescio._validation import check_values, index_of, is_frame, is_torch, to_numpy
 from nescio.errors import InputError, ShapeError, listed
 from nescio.models.images import IMAGE_SUFFIXES
 from nescio.self_check import IMAGES, NUMBERS, TABLES, TEXTS, spread_rows
@@ -221,15 +221,6 @@ class Changeable(NamedTuple):
     kind: str  # one of the kinds of faults
     rows: NDArray[np.intp]
     values: Any
-
-    @property
-    def numbers(self) -> Array | None:
-        """The columns of numbers, if it has columns."""
-        if self.kind == TABLES:
-            frame = self.values.select_dtypes("number", exclude="timedelta")
-            array: Array = frame.to_numpy(np.float64, na_value=np.nan)
-            return array
-        return self.values if self.kind == NUMBERS and self.values.ndim == 2 else None
 
 
 def rows_of(values: Any, rows: NDArray[np.intp]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,6 @@ from nescio.outputs import Outputs
 from nescio.outputs.outputs import INPUT, PENULTIMATE, TEXT, as_multi_hot
 from nescio.self_check import (
     MOST_ROWS,
-    Change,
     SelfCheck,
     check_faults,
     spread_rows,
@@ -552,17 +552,15 @@ class Wrapped:
             chosen = spread_rows(len(part.rows), whole_batches)
             own = groups_at(part.rows[chosen], groups, len(inputs))
 
-            def flagged(change: Change) -> BoolArray:
-                values = change(part.values)
-                if _is_same(values, part.values):
-                    return np.empty(0, np.bool_)
-                few = rows_of(values, chosen)
+            def flagged(values: dict[str, Any]) -> BoolArray:
+                few = rows_of(values[INPUT], chosen)
                 return ~self.assess(few, groups=own, batch_size=batch_size).in_distribution
 
             with suppress(NescioError):  # of a model that takes whole batches only
-                return check_faults(
-                    detector.name, part.kind, len(chosen), flagged, "input", part.numbers
-                )
+                values = {INPUT: part.values}
+                shown = partial(self.runner.explained, inputs=part.values)
+                wild = detector.wild_values(outputs[part.rows], shown) if outputs else []
+                return check_faults(detector.name, part.kind, INPUT, values, chosen, flagged, wild)
         if outputs is None:
             outputs = self.outputs(whole, batch_size=batch_size)
         return detector.self_check(outputs, groups=groups, n_samples=n_samples, from_probs=False)
@@ -637,15 +635,6 @@ class Wrapped:
                 notes=[self.reason, "" if checked is None else checked.summary()],
             )
         )
-
-
-def _is_same(changed: Any, values: Any) -> bool:
-    """Return whether a fault has changed nothing, such as the scale of images from 0 to 1."""
-    if changed is values or isinstance(values, list):
-        return False
-    if hasattr(values, "equals"):  # a data frame
-        return bool(values.equals(changed))
-    return changed.dtype == values.dtype and np.array_equal(changed, values)
 
 
 # --- the layers that a detector reads ------------------------------------------------------------
