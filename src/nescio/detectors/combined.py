@@ -403,11 +403,6 @@ def _obstacle(
     gaps, needed = _label_gaps(train)
     own = np.diag(gaps)
     check = "Check the order of rows and labels"
-    if (n_odd := np.count_nonzero(own <= 0)) > train.n_labels / 3:
-        return (
-            f"the training labels do not fit the logits: {n_odd} of {train.n_labels} labels have "
-            f"no higher logits where they are present. {check}"
-        )
     # Labels that come together fit each other's logits too, but not twice as well as their own.
     beyond = gaps - needed - 2 * np.maximum(np.maximum.outer(own, own), 0)
     label, other = np.unravel_index(np.argmax(beyond), beyond.shape)
@@ -416,6 +411,11 @@ def _obstacle(
         return (
             f"the training labels do not fit the logits: label {names[label]!r} fits the logits of "
             f"{names[other]!r} much better than its own. {check}"
+        )
+    if (n_odd := np.count_nonzero(own <= 0)) > train.n_labels / 3:
+        return (
+            f"the training labels do not fit the logits: {n_odd} of {train.n_labels} labels have "
+            f"no higher logits where they are present. {check}"
         )
     return ""
 

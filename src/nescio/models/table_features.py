@@ -15,6 +15,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from nescio._io.files import as_text
+from nescio._validation import is_frame
 from nescio.detectors.combined import MOST_FEATURES
 from nescio.errors import IgnoredColumnsWarning, InputError, listed, warn
 from nescio.explain import RangesExplanation
@@ -38,15 +39,20 @@ def table_features(train: Any, steps: Sequence[Any]) -> TableFeatures | Pipeline
     They are the columns of its input, in which new words and missing values show; or, if that is no
     table, has free text or too many columns, what `steps`, those before the classifier, make of it.
     """
-    features = None
-    if not sparse.issparse(train) and _is_table(train) and np.shape(train)[1] <= MOST_FEATURES:
-        features = TableFeatures(_read_columns(steps, train)).fit(train)
+    features, table = None, _as_pandas(train)
+    if not sparse.issparse(table) and _is_table(table) and np.shape(table)[1] <= MOST_FEATURES:
+        features = TableFeatures(_read_columns(steps, table)).fit(table)
         if not steps or all(features.usual_words_):  # words that are all rare are texts
             return features
     reached = after(steps, train)
     if sparse.issparse(reached) or not _is_table(reached):
         return features
     return make_pipeline(*steps, TableFeatures().fit(reached))
+
+
+def _as_pandas(data: Any) -> Any:
+    """Return a data frame of polars or pyarrow as one of pandas; anything else as it is."""
+    return data.to_pandas() if is_frame(data) and hasattr(data, "to_pandas") else data
 
 
 def _is_table(data: Any) -> bool:
@@ -161,13 +167,14 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _columns(self, X: Any, reset: bool) -> tuple[Floats, NDArray[np.object_]]:
         """Return the numbers, and the words as text."""
-        is_frame = hasattr(X, "select_dtypes")
-        if is_frame and self.columns is not None:
+        X = _as_pandas(X)
+        of_pandas = hasattr(X, "select_dtypes")
+        if of_pandas and self.columns is not None:
             X = X[list(self.columns)]
         if reset:
             self.numbers_: list[Any] | None = None
             self.words_: list[Any] = []
-        if not is_frame or (not reset and self.numbers_ is None):
+        if not of_pandas or (not reset and self.numbers_ is None):
             # Infinity is an error in `fit`; later, the detector's `nonfinite` decides.
             numbers = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
             if reset:
