@@ -94,8 +94,8 @@ def flat_input(values: Any, what: str) -> Any:
     if "float" not in kind:
         raise InputError(
             f"{what} {kind}, but the detector reads the input as numbers of floating point, as in "
-            "calibration. Pass numbers as floats: x.astype(np.float32). For images of bytes "
-            "(uint8), pass preprocessing=... to wrap; for tokens, name another layer (features=...)."
+            "calibration. Pass x.astype(np.float32). For images of bytes (uint8), pass "
+            "preprocessing=... to wrap; for tokens, name another layer than 'input' (features=...)."
         )
     if values.ndim == 4:
         means = values.mean((2, 3))
