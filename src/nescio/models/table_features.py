@@ -190,26 +190,15 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         words = X[self.words_].astype(object)
         return values, _as_texts(words.to_numpy(dtype=object))
 
-    def shown(self, X: Any, low: Floats, high: Floats) -> dict[str, Any]:
+    def shown(self, X: Any, ranges: RangesExplanation) -> dict[str, Any]:
         """Return the features of X and the ends of their usual ranges as a reader knows them.
 
         Numbers are in the unit of the table. Words, 0 and 1, and numbers that are missing are shown
         only if they are outside of the range; words have no ends.
         """
         numbers, words = self._columns(X, reset=False)
-        features, n_numbers = np.asarray(self.transform(X)), numbers.shape[1]
         texts = np.repeat(np.where(words == "", "missing", words), self.word_sizes_, axis=1)
-        missing = np.full(numbers.shape, "missing")
-        constant = np.full((len(numbers), 1), None)
-        values = np.hstack([numbers, missing, texts, constant], dtype=object)
-        hidden = features <= np.maximum(high, 0)  # of words and what is missing
-        is_flag = np.isin(features, (0, 1)) & (np.abs(low) < 0.01) & (np.abs(high - 1) < 0.01)
-        hidden[:, :n_numbers] = np.isnan(numbers) | is_flag[:, :n_numbers]
-        values[hidden] = None
-        ends = np.full((2, features.shape[1]), np.nan)
-        ends[:, :n_numbers] = in_units(self.units(), np.stack([low, high]))
-        names = [*self.names_, *self.names_, *np.repeat(self.words_, self.word_sizes_), "constant"]
-        return {"names": list(map(str, names)), "values": values, "low": ends[0], "high": ends[1]}
+        return shown_numbers(self.units(), ranges, numbers, texts)
 
     def units(self) -> dict[str, Any]:
         """Return what turns features into the numbers of the table: all that explains a graph."""
@@ -227,17 +216,23 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def shown_numbers(units: dict[str, Any], ranges: RangesExplanation) -> dict[str, Any]:
+def shown_numbers(
+    units: dict[str, Any],
+    ranges: RangesExplanation,
+    numbers: Any = None,
+    words: Any = "an unusual word",
+) -> dict[str, Any]:
     """Return what `TableFeatures.shown` does, if of the rows only their features are known."""
-    names, n = units["names"], len(units["names"])
-    is_odd: Any = ranges.features > np.maximum(ranges.high, 0)
-    values: Any = np.full(ranges.features.shape, None, dtype=object)
-    values[is_odd] = "an unusual word"
-    values[:, n : 2 * n][is_odd[:, n : 2 * n]] = "missing"
-    values[:, :n] = in_units(units, ranges.features)
-    values[:, :n][ranges.features[:, n : 2 * n] > 0] = None
+    names, n, features = units["names"], len(units["names"]), ranges.features
+    numbers = in_units(units, features) if numbers is None else numbers
+    values: Any = np.full(features.shape, "missing", dtype=object)
+    values[:, 2 * n : -1] = words
+    values[features <= np.maximum(ranges.high, 0)] = None
     values[:, -1] = None  # the constant
-    ends = np.full((2, values.shape[1]), np.nan)
+    is_flag = (np.abs(ranges.low) < 0.01) & (np.abs(ranges.high - 1) < 0.01)
+    hidden = (is_flag & np.isin(features, (0, 1)))[:, :n] | (features[:, n : 2 * n] > 0)
+    values[:, :n] = np.where(hidden, None, numbers)
+    ends = np.full((2, features.shape[1]), np.nan)
     ends[:, :n] = in_units(units, np.stack([ranges.low, ranges.high]))
     names = [*names, *names, *units["words"], "constant"]
     return {"names": names, "values": values, "low": ends[0], "high": ends[1]}
