@@ -360,14 +360,11 @@ class Reason(Result):
         Of a label: label, term, share, median, rank and rank_median. Of a part: part, score,
         p_value and share. Of a column: column, value, low, high and excess.
         """
-        if self.parts:
-            return by_name(
-                [
-                    {"part": p.detector, "score": p.score, "p_value": p.p_value, "share": p.share}
-                    for p in self.parts
-                ]
-            )
-        return by_name([piece._asdict() for piece in self.labels or self.ranges])
+        parts = [
+            {"part": p.detector, "score": p.score, "p_value": p.p_value, "share": p.share}
+            for p in self.parts
+        ]
+        return by_name(parts or [piece._asdict() for piece in self.labels or self.ranges])
 
     def _view(self) -> View:
         rows: list[tuple[str, ...]]
@@ -641,9 +638,7 @@ class PartsExplanation(ExplainedVerdicts):
                 float(self.part_scores[row, part]),
                 float(self.part_p_values[row, part]),
                 float(self.shares[row, part]),
-                None
-                if own is None
-                else replace(own[row], part_of=self.detector, in_distribution=inside),
+                own and replace(own[row], part_of=self.detector, in_distribution=inside),
                 () if near is None else tuple(n for n in near[row].tolist() if n >= 0),
             )
             for part, (name, own, near) in enumerate(

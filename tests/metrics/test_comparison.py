@@ -268,7 +268,9 @@ def test_outputs_of_other_models_are_refused(splits):
         )
         for outputs, word in ((test, "cat"), (far, "dog"))
     ]
-    with pytest.raises(LabelMismatchError, match="far: the data does not have the labels of the ID data"):
+    with pytest.raises(
+        LabelMismatchError, match="far: the data does not have the labels of the ID data"
+    ):
         compare_outputs(detectors, named[0], {"far": named[1]})
 
 

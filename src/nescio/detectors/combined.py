@@ -50,7 +50,6 @@ MIN_TRAINING = 160
 """With fewer training samples, what the combination learns from them makes it worse."""
 
 _CERTAIN = 5  # standard errors
-_CONSTANT = 1e-9  # a standard deviation of logits: less is rounding
 
 
 @dataclass(eq=False, repr=False)
@@ -423,16 +422,15 @@ def _obstacle(
 def _label_gaps(train: Outputs) -> tuple[Array, Array]:
     """Return by how much the presence of a label (row) raises the logit of each label (column).
 
-    In standard deviations; and how much is not due to chance. A label that is always or never
-    present tells nothing: it counts as one that raises its own logit very much.
+    In standard deviations; and how much may be chance. A label that is always or never present
+    tells nothing: it counts as one that raises its own logit very much.
     """
     labels = np.asarray(train.labels, dtype=np.float64)
     logits = np.nan_to_num(np.asarray(train.logits, dtype=np.float64), posinf=0.0, neginf=0.0)
     logits -= logits.mean(0)
-    logits /= np.maximum(logits.std(0), _CONSTANT)
+    logits /= np.maximum(logits.std(0), 1e-9)  # less is rounding
     present, absent = (counts[:, None] for counts in (labels.sum(0), (1 - labels).sum(0)))
     sums = labels.T @ logits  # and minus this where the label is absent
     gaps = sums / np.maximum(present, 1) + sums / np.maximum(absent, 1)
-    varies = np.minimum(present, absent)[:, 0] > 0
-    np.fill_diagonal(gaps, np.where(varies, np.diag(gaps), 1 / _CONSTANT))
+    gaps[np.diag((present * absent)[:, 0] == 0)] = 1e9
     return gaps, _CERTAIN / np.sqrt(np.maximum(present, 1))
