@@ -329,7 +329,6 @@ def test_text_and_json(combined):
     assert "\njoint_energy: Its strongest label is " in text
     first = explanation[0].parts[0]
     assert f"{100 * first.p_value:.2g}% of ordinary inputs, or fewer, score as low." in text
-    assert "Shares are of weight / p-value" in text
 
 
 def test_a_row_that_cannot_be_used():
@@ -410,8 +409,12 @@ def test_a_usual_row_and_one_that_is_too_close_to_the_mean(guard):
     assert usual.columns()["unusual"] == [""]
     close = guard.explain(guard.mean_[None] + 1e-4)[0]
     assert close.summary().startswith("No single value is unusual. Together, they are closer to")
-    far = guard.explain(np.where(np.arange(6) % 2, guard.high_, guard.low_)[None])[0]
-    assert "they are further from the mean than usual" in far.summary()
+    extreme = np.where(np.arange(6) % 2, guard.high_, guard.low_)
+    far = guard.explain(extreme[None])
+    assert "they are further from the mean than usual" in far[0].summary()
+    named = far.with_columns(lambda *ends: {"names": list("abcdef")})[0].summary()
+    first = "abcdef"[np.argmax(np.abs(extreme - guard.mean_) / guard.scale_)]
+    assert f". Furthest from the mean: {first} = " in named
 
 
 def test_what_is_out_of_range_but_does_not_decide(rng):

@@ -76,10 +76,7 @@ if TYPE_CHECKING:
     )
     from nescio.errors import NescioError as NescioError
     from nescio.explain import Explanation as Explanation
-    from nescio.export import (
-        DetectorHead as DetectorHead,
-        export_onnx as export_onnx,
-    )
+    from nescio.export import DetectorHead as DetectorHead, export_onnx as export_onnx
     from nescio.integrations.hugging_face import from_pretrained as from_pretrained
     from nescio.integrations.sklearn import WithVerdict as WithVerdict
     from nescio.metrics import (
@@ -90,18 +87,11 @@ if TYPE_CHECKING:
         evaluate as evaluate,
         label_rates as label_rates,
     )
-    from nescio.models import (
-        Prediction as Prediction,
-        Wrapped as Wrapped,
-        wrap as wrap,
-    )
+    from nescio.models import Prediction as Prediction, Wrapped as Wrapped, wrap as wrap
     from nescio.models.images import Preprocessing as Preprocessing
     from nescio.models.table_features import TableFeatures as TableFeatures
     from nescio.monitor import Monitor as Monitor
-    from nescio.outputs import (
-        Head as Head,
-        Outputs as Outputs,
-    )
+    from nescio.outputs import Head as Head, Outputs as Outputs
     from nescio.self_check import SelfCheck as SelfCheck
 
 # The public names of each module. They are imported at first use, so that `import nescio` is quick

@@ -385,12 +385,7 @@ Settings = TypeVar("Settings")
 
 
 def from_table(
-    kind: type[Settings],
-    table: Any,
-    *,
-    where: str = "",
-    base: Settings | None = None,
-    **fixed: Any,
+    kind: type[Settings], table: Any, *, where: str = "", base: Settings | None = None, **fixed: Any
 ) -> Settings:
     """Return a dataclass from a table, as `tomllib` or `json` returns it.
 

@@ -44,7 +44,6 @@ _TELLING = 0.2  # the share of the evidence from which on a part has a chart
 _SMALLEST_EXCESS = 1e-9  # less is rounding, or a label that was always masked
 _DISTANCE = "distance to the mean"
 _LONGEST_NAME = 36
-_SHARES = "Shares are of weight / p-value; below all calibration samples, the distance counts too."
 
 
 class LabelTerm(NamedTuple):
@@ -142,6 +141,12 @@ class ColumnRange(NamedTuple):
         value, usual, _ = self.cells()
         usually = "" if isinstance(self.value, str) else "usually "
         return f"{cut(self.column, 24)} = {cut(value, 24)} ({usually}{usual})"
+
+
+def _listed(columns: Sequence[ColumnRange]) -> str:
+    more = len(columns) - _NAMED_COLUMNS
+    text = "; ".join(column.text() for column in columns[:_NAMED_COLUMNS])
+    return f"{text}; and {more:,} more" if more > 0 else text
 
 
 @dataclass(frozen=True)
@@ -280,21 +285,22 @@ class Reason(Result):
         return bad or next(filter(None, inner), ["its values"] if self.parts else [])
 
     def _ranges_summary(self) -> str:
-        first, n_outside = self.ranges[0], sum(column.excess > 0 for column in self.ranges)
+        outside = [column for column in self.ranges if column.excess > 0]
         enough = " This is not enough to flag it." if self.in_distribution else ""
-        if first.column == _DISTANCE and n_outside == 1:
-            where = "further from" if float(first.value) > first.high else "closer to"
-            return (
-                f"No single value is unusual. Together, they are {where} the mean than usual: "
-                f"{first.text()}.{enough}"
-            )
-        texts = [column.text() for column in self.ranges[:_NAMED_COLUMNS]]
-        more = len(self.ranges) - len(texts)
-        listed = "; ".join(texts) + (f"; and {more:,} more" if more else "")
-        if n_outside:
-            return f"Out of the usual range: {listed}.{enough}"
-        furthest = "" if first.column == _DISTANCE else f" Furthest from the mean: {listed}."
-        return f"All values are in their usual ranges.{furthest}"
+        # The distance of the whole row, if it is here, is a mean over the columns.
+        columns = [column for column in self.ranges if column.column != _DISTANCE]
+        furthest = f" Furthest from the mean: {_listed(columns)}." if columns else ""
+        if not outside:
+            return f"All values are in their usual ranges.{furthest}"
+        first = outside[0]
+        if first.column != _DISTANCE or len(outside) > 1:
+            return f"Out of the usual range: {_listed(self.ranges)}.{enough}"
+        is_far = float(first.value) > first.high
+        where = "further from" if is_far else "closer to"
+        return (
+            f"No single value is unusual. Together, they are {where} the mean than usual: "
+            f"{first.text()}.{furthest * is_far}{enough}"
+        )
 
     def by_label(self) -> Reason | None:
         """Return the score label by label: this one, or that of the first part that has labels."""
@@ -354,14 +360,11 @@ class Reason(Result):
         Of a label: label, term, share, median, rank and rank_median. Of a part: part, score,
         p_value and share. Of a column: column, value, low, high and excess.
         """
-        if self.parts:
-            return by_name(
-                [
-                    {"part": p.detector, "score": p.score, "p_value": p.p_value, "share": p.share}
-                    for p in self.parts
-                ]
-            )
-        return by_name([piece._asdict() for piece in self.labels or self.ranges])
+        parts = [
+            {"part": p.detector, "score": p.score, "p_value": p.p_value, "share": p.share}
+            for p in self.parts
+        ]
+        return by_name(parts or [piece._asdict() for piece in self.labels or self.ranges])
 
     def _view(self) -> View:
         rows: list[tuple[str, ...]]
@@ -381,7 +384,7 @@ class Reason(Result):
             notes = [self.left_out(shown)]
         return View(
             ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline(),
-            f"{self.summary()} {_SHARES if self.parts else ''}".rstrip(),
+            self.summary(),
             dict(zip(titles, zip(*rows, strict=True), strict=True)),
             charts=self._charts,
             notes=notes,
@@ -635,9 +638,7 @@ class PartsExplanation(ExplainedVerdicts):
                 float(self.part_scores[row, part]),
                 float(self.part_p_values[row, part]),
                 float(self.shares[row, part]),
-                None
-                if own is None
-                else replace(own[row], part_of=self.detector, in_distribution=inside),
+                own and replace(own[row], part_of=self.detector, in_distribution=inside),
                 () if near is None else tuple(n for n in near[row].tolist() if n >= 0),
             )
             for part, (name, own, near) in enumerate(

@@ -536,10 +536,7 @@ TERMS: dict[str, Term] = {
         _softplus, _torch_softplus, joint_energy_kernel, lambda f: _torch_softplus(f).sum(1)
     ),
     "logit": Term(
-        lambda f: f,
-        lambda f: f,
-        _logit_kernel,
-        lambda f: f.masked_fill(f == -np.inf, 0.0).sum(1),
+        lambda f: f, lambda f: f, _logit_kernel, lambda f: f.masked_fill(f == -np.inf, 0.0).sum(1)
     ),
     "prob": Term(_sigmoid, lambda f: f.sigmoid(), _prob_kernel, lambda f: f.sigmoid().sum(1)),
 }

@@ -43,6 +43,10 @@ def held_out():
     return labelled(300, seed=1)
 
 
+def of_ranking(choice, name):
+    return next(each for each in choice.ranking if each.name == name)
+
+
 def test_it_ranks_and_picks_and_the_pick_can_be_used(train, held_out):
     choice = ns.choose(train, held_out)
     names = [standing.name for standing in choice.ranking]
@@ -52,7 +56,7 @@ def test_it_ranks_and_picks_and_the_pick_can_be_used(train, held_out):
     assert "not the FPR95 to expect" in str(choice)
     assert choice.refit == "head"
     assert choice.baseline.mean == pytest.approx(1)
-    assert choice.standing("joint_energy").near == choice.baseline.near
+    assert of_ranking(choice, "joint_energy").near == choice.baseline.near
     means = [standing.mean for standing in choice.ranking]
     assert means == sorted(means)
     for standing in choice.ranking:
@@ -60,7 +64,7 @@ def test_it_ranks_and_picks_and_the_pick_can_be_used(train, held_out):
         assert list(standing.far) == ["shuffled"]
     assert all(fold.map_refitted > 0.9 for fold in choice.folds)
     # Features of which each is shuffled for itself are what distances find.
-    assert choice.standing("knn").mean_far < choice.standing("joint_energy").mean_far
+    assert of_ranking(choice, "knn").mean_far < of_ranking(choice, "joint_energy").mean_far
     detector = choice.detector().fit(train).calibrate(held_out)
     assert len(detector.predict(labelled(20, seed=3))) == 20
     with pytest.raises(ns.NotCalibratedError):
@@ -158,7 +162,7 @@ def test_without_features_the_columns_are_dropped_and_the_result_says_so():
     assert "weaker simulation" in str(choice)
     assert "No far data" in str(choice)
     assert not choice.baseline.far
-    assert choice.standing("max_logit").mean_far == ()
+    assert of_ranking(choice, "max_logit").mean_far == ()
     assert choice.folds[0].map_refitted is None
     assert not any("knn" in standing.name for standing in choice.ranking)
     with pytest.raises(MissingInputError, match="no features to refit"):
@@ -201,7 +205,7 @@ def test_layers_are_compared(train, held_out):
 def test_corrupted_held_out_samples_are_far_sets(train, held_out):
     noise = replace(held_out, features=held_out.features + 30, labels=None)
     choice = ns.choose(train, held_out, detectors=["knn", *FEW], far={"uniform_noise": noise})
-    knn = choice.standing("knn")
+    knn = of_ranking(choice, "knn")
     assert list(knn.far) == ["shuffled", "uniform_noise"]
     assert knn.mean_far == pytest.approx(np.mean([*knn.far.values()], axis=0))
     assert "shuffled, uniform_noise" in str(choice)
@@ -247,7 +251,7 @@ def test_what_cannot_be_used_is_an_error(train, held_out):
     names = [f"label {i}" for i in range(8)]
     fails(
         LabelMismatchError,
-        "same model",
+        "the training data: the labels are in another order",
         a=replace(train, label_names=names),
         b=replace(held_out, label_names=names[::-1]),
     )

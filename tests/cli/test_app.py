@@ -37,7 +37,7 @@ def test_the_commands_of_the_readme(here, nescio, succeeds):
     assert "textures: 300 ID against 200 OOD" in out
     assert "objects: 300 ID against 200 OOD" in out
     assert "DeLong" in out
-    assert "): each reads features, but the ID data has none." in out
+    assert "and 15 more): --json has the reasons" in out
     out = succeeds("detectors")
     for name in DETECTORS:
         assert name in out
@@ -82,7 +82,7 @@ MISTAKES = {
     ),
     "no such detector": (
         ("calibrate", "val.npy", "-o", "x.nescio", "-d", "softmax"),
-        "no detector 'softmax'. Choose from: joint_energy",
+        "no detector 'softmax'. 'nescio detectors' lists all",
     ),
     "nothing to learn from": (
         ("calibrate", "val.npy", "-o", "x.nescio", "-d", "lof"),

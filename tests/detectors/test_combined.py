@@ -391,6 +391,11 @@ def test_features_and_labels_make_a_combination_that_can_be_used():
             "the training labels do not fit the logits",
         ),
         (
+            outputs(300, labels=outputs(300).labels[:, [1, 0, 2, 3, 4, 5]]),  # of a data frame
+            outputs(500),
+            "much better than its own. Check the order of rows and labels",
+        ),
+        (
             outputs(300, features=np.ones((300, 4097))),
             outputs(500, features=np.ones((500, 4097))),
             "there are 4,097 features",

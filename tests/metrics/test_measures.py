@@ -34,12 +34,13 @@ def by_sklearn(positive, negative, tpr=0.95):
 def test_all_measures_are_scikit_learns(id_scores, ood_scores, tpr):
     id_positive = by_sklearn(id_scores, ood_scores, tpr)
     ood_positive = by_sklearn(-ood_scores, -id_scores, tpr)
+    measured = metrics.evaluate(id_scores, ood_scores, tpr=tpr, n_bootstrap=0)
     pairs = [
         (metrics.fpr_at_tpr(id_scores, ood_scores, tpr), id_positive["fpr"]),
         (metrics.auroc(id_scores, ood_scores), id_positive["auroc"]),
         (metrics.aupr(id_scores, ood_scores), id_positive["aupr"]),
-        (metrics.fpr_at_tpr_ood_positive(id_scores, ood_scores, tpr), ood_positive["fpr"]),
-        (metrics.aupr_ood_positive(id_scores, ood_scores), ood_positive["aupr"]),
+        (measured.fpr_ood_positive.value, ood_positive["fpr"]),
+        (measured.aupr_ood_positive.value, ood_positive["aupr"]),
     ]
     for ours, theirs in pairs:
         assert math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-12)
@@ -49,7 +50,8 @@ def test_a_share_that_is_whole_on_paper_is_taken_as_whole():
     """10 * (1 - 0.9) is 0.9999999999999998, and one of ten may be left out all the same."""
     scores = np.arange(10.0)
     assert metrics.fpr_at_tpr(scores, [0.5], tpr=0.9) == 0
-    assert metrics.fpr_at_tpr_ood_positive([8.5], scores, tpr=0.9) == 0
+    measured = metrics.evaluate([8.5], scores, tpr=0.9, n_bootstrap=0)
+    assert measured.fpr_ood_positive.value == 0
 
 
 @given(tied, tied, st.integers(1, 4))

@@ -1,12 +1,14 @@
 """Features for detectors from the columns of a table."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import nescio as ns
 from nescio.errors import IgnoredColumnsWarning, InputError
@@ -35,6 +37,26 @@ def test_the_features_of_a_table():
     np.testing.assert_array_equal(features[:, 11:13].sum(1), 1)
     np.testing.assert_array_equal(features[:, 13], 0)
     np.testing.assert_allclose(features[:, 14], np.sqrt(7))
+
+
+def test_a_frame_of_polars_or_pyarrow_gives_what_one_of_pandas_gives():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    rng = np.random.default_rng(0)
+    table = pandas.DataFrame(rng.normal(5, 3, (300, 2)), columns=["age", "size"])
+    table["town"] = rng.choice(["Bonn", "Rome"], 300)
+    table.loc[::20, "size"] = np.nan
+    fitted = TableFeatures().fit(table)
+    for other in (polars.from_pandas(table), polars.from_pandas(table).to_arrow()):
+        np.testing.assert_array_equal(fitted.transform(other), fitted.transform(table))
+        assert TableFeatures().fit(other).names_ == fitted.names_
+    encoded = ColumnTransformer([("town", OneHotEncoder(), ["town"])])
+    labels = table[["age"]].to_numpy() > [4, 6]
+    model = make_pipeline(encoded, MultiOutputClassifier(LogisticRegression())).fit(table, labels)
+    kept = [
+        ns.wrap(model).fit(frame[:200], labels[:200]).outputs(frame[200:]).features
+        for frame in (table, polars.from_pandas(table))
+    ]
+    np.testing.assert_array_equal(*kept)
 
 
 def test_columns_of_0_and_1_and_columns_without_numbers_stay():
@@ -96,9 +118,9 @@ def test_a_rare_word_does_not_hide_a_new_one(rng):
     transformed = features.transform(new)
     np.testing.assert_array_equal(transformed[:, 4], [0, 1, 8, 8])  # after x, if missing, 2 cities
     np.testing.assert_array_equal(transformed[:, 5], 1)
-    shown = features.shown(
-        new, *np.stack([features.transform(table).min(0), features.transform(table).max(0)])
-    )
+    known = features.transform(table)
+    ranges = SimpleNamespace(features=transformed, low=known.min(0), high=known.max(0))
+    shown = features.shown(new, ranges)
     assert [row[4] for row in shown["values"]] == [None, None, "Tokyo", "missing"]
 
 

@@ -147,10 +147,6 @@ class Choice(Result):
         detector: Detector = clone(self._detectors[name or self.pick])
         return detector
 
-    def standing(self, name: str | None = None) -> Standing:
-        """Return the standing of the pick or, by name, of another detector of the ranking."""
-        return next(s for s in self.ranking if s.name == (name or self.pick))
-
     @property
     def fpr_name(self) -> str:
         """The usual name of the FPR at this TPR, such as FPR95."""
@@ -194,30 +190,23 @@ class Choice(Result):
             "p_value": [standing.p_value for standing in ranking],
         }
 
-    def __str__(self) -> str:
-        return self.summary()
-
     def _view(self) -> View:
         table = dict(zip(COLUMNS, zip(*self.rows(), strict=True), strict=True))
-        return View(self._headline(), self._basis(), table, notes=self.notes())
+        return View(*self._sentences(), table, notes=self.notes())
 
     def summary(self) -> str:
         """Return a few lines: the pick, what the ranking comes from, and how far to trust it."""
-        return "\n".join([self._headline(), self._basis(), *self.notes()])
+        return "\n".join([*self._sentences(), *self.notes()])
 
-    def _headline(self) -> str:
-        return (
-            f"Pick: {self.pick}, with a criterion of {self.standing().mean:.2f} "
-            f"(joint energy: {self.baseline.mean:.2f}; lower is better)."
-        )
-
-    def _basis(self) -> str:
+    def _sentences(self) -> tuple[str, str]:
         used = sum(fold.used for fold in self.folds)
         far = f" and, for far data, {', '.join(self.baseline.far)}" if self.baseline.far else ""
         return (
+            f"Pick: {self.pick}, with a criterion of {self.ranking[0].mean:.2f} "
+            f"(joint energy: {self.baseline.mean:.2f}; lower is better).",
             f"The ranking comes from simulated OOD data: labels left out in {counted(used, 'fold')}"
             f"{far}. Its numbers compare detectors; they are not the {self.fpr_name} to expect of "
-            "real OOD data."
+            "real OOD data.",
         )
 
     def notes(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +35,7 @@ from nescio.errors import (
     NescioWarning,
     ParameterError,
     error_context,
+    listed,
     require,
     warn,
 )
@@ -137,8 +138,6 @@ def _expanded(names: list[str] | None) -> list[str]:
 
 def _print_comparison(comparison: Comparison, by_label: str) -> None:
     """Print a table for each OOD set, one detector by label, and what was left out."""
-    from nescio.metrics.comparison import left_out
-
     for ood in comparison.results:
         _print_results(comparison, ood)
         if ood in comparison.notes:
@@ -158,8 +157,21 @@ def _print_comparison(comparison: Comparison, by_label: str) -> None:
             f"{name}: a random sample of the {n_rows:,} rows was read"
             for name, n_rows in comparison.sampled.items()
         ),
-        *(f"left out {text}" for text in left_out(comparison.skipped)),
     )
+    _say_left_out(comparison.skipped)
+
+
+def _say_left_out(skipped: Mapping[str, str]) -> None:
+    """Say in one line which detectors were left out, and why if the reason is the same."""
+    from nescio.metrics.comparison import left_out
+
+    reasons = left_out(skipped)
+    if len(reasons) > 1:
+        options = [o for o in ("--train", "--held-out") if any(o in r for r in skipped.values())]
+        need = f" Pass {' and '.join(options)} for more of them." if options else ""
+        names = listed(list(skipped), 3, quoted=False)
+        reasons = [f"{len(skipped)} detectors ({names}): --json has the reasons.{need}"]
+    say(*(f"left out {reason}" for reason in reasons))
 
 
 def _print_results(comparison: Comparison, ood: str) -> None:
@@ -231,7 +243,6 @@ def choose(
     """
     from nescio.choosing import choose as choose_detector
     from nescio.choosing.choice import COLUMNS
-    from nescio.metrics.comparison import left_out
     from nescio.outputs.files import read_outputs
 
     corrupted = _named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
@@ -264,7 +275,7 @@ def choose(
         caption="* the pick",
     )
     say(choice.summary())
-    say(*(f"left out {text}" for text in left_out(choice.skipped)))
+    _say_left_out(choice.skipped)
 
 
 def _named_paths(option: str, texts: Sequence[str] | None, form: str) -> dict[str, Path]:

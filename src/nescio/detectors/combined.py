@@ -50,6 +50,8 @@ MIN_WITH_TRAINING = 80
 MIN_TRAINING = 160
 """With fewer training samples, what the combination learns from them makes it worse."""
 
+_CERTAIN = 5  # standard errors
+
 
 @dataclass(eq=False, repr=False)
 class Combined(Detector):
@@ -402,20 +404,38 @@ def _obstacle(
         return ""
     if len(train) < MIN_TRAINING:
         return f"it needs {MIN_TRAINING} training samples, and there are {len(train):,}"
-    n_odd = _n_odd_labels(train)
-    if n_odd > train.n_labels / 3:
+    gaps, needed = _label_gaps(train)
+    own = np.diag(gaps)
+    check = "Check the order of rows and labels"
+    # Labels that come together fit each other's logits too, but not twice as well as their own.
+    beyond = gaps - needed - 2 * np.maximum(np.maximum.outer(own, own), 0)
+    label, other = np.unravel_index(np.argmax(beyond), beyond.shape)
+    if beyond[label, other] > 0:
+        names = train.label_names or range(train.n_labels)
+        return (
+            f"the training labels do not fit the logits: label {names[label]!r} fits the logits of "
+            f"{names[other]!r} much better than its own. {check}"
+        )
+    if (n_odd := np.count_nonzero(own <= 0)) > train.n_labels / 3:
         return (
             f"the training labels do not fit the logits: {n_odd} of {train.n_labels} labels have "
-            "no higher logits where they are present. Check the order of rows and labels"
+            f"no higher logits where they are present. {check}"
         )
     return ""
 
 
-def _n_odd_labels(train: Outputs) -> int:
-    """Return how many labels have logits that are not higher where the label is present."""
+def _label_gaps(train: Outputs) -> tuple[Array, Array]:
+    """Return by how much the presence of a label (row) raises the logit of each label (column).
+
+    In standard deviations; and how much may be chance. A label that is always or never present
+    tells nothing: it counts as one that raises its own logit very much.
+    """
     labels = np.asarray(train.labels, dtype=np.float64)
     logits = np.nan_to_num(np.asarray(train.logits, dtype=np.float64), posinf=0.0, neginf=0.0)
-    present, absent = labels.sum(0), (1 - labels).sum(0)
-    higher = (labels * logits).sum(0) / np.maximum(present, 1)
-    lower = ((1 - labels) * logits).sum(0) / np.maximum(absent, 1)
-    return int(np.count_nonzero((present > 0) & (absent > 0) & (higher <= lower)))
+    logits -= logits.mean(0)
+    logits /= np.maximum(logits.std(0), 1e-9)  # less is rounding
+    present, absent = (counts[:, None] for counts in (labels.sum(0), (1 - labels).sum(0)))
+    sums = labels.T @ logits  # and minus this where the label is absent
+    gaps = sums / np.maximum(present, 1) + sums / np.maximum(absent, 1)
+    gaps[np.diag((present * absent)[:, 0] == 0)] = 1e9
+    return gaps, _CERTAIN / np.sqrt(np.maximum(present, 1))

@@ -116,8 +116,9 @@ def detector_class(name: str, *, may_import: bool = True) -> type[Detector]:
         near = difflib.get_close_matches(name.lower(), [*DETECTORS, *names], n=1)
         hint = f"{name}:Class" if "." in name else "".join(names.get(text, text) for text in near)
         raise ParameterError(
-            f"there is no detector {name!r}. {f'Did you mean {hint}? ' if hint else ''}Choose "
-            f"from: {', '.join(DETECTORS)}; or name your own as package.module:Class."
+            f"there is no detector {name!r}. {f'Did you mean {hint}? ' if hint else ''}"
+            "'nescio detectors' lists all, in Python list(nescio.DETECTORS). One of your own is "
+            "named as package.module:Class."
         )
     return DETECTORS[name]
 

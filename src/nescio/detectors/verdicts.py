@@ -115,16 +115,13 @@ class Assessment(Result):
     def __getitem__(self, rows: Any) -> Verdict | Assessment:
         """Return the verdict of one row, or the assessment of several (slice, indices or mask)."""
         chosen = checked_rows(rows, len(self))
-        columns = (self.scores, self.p_values, self.in_distribution)
         if isinstance(rows, int | np.integer):
+            columns = (self.scores, self.p_values, self.in_distribution)
             return Verdict(*(column[chosen].item() for column in columns))
-        scores, p_values, inside = (column[chosen] for column in columns)
-        groups, ids, index = (
-            None if column is None else column[chosen]
-            for column in (self.groups, self.ids, self.index)
-        )
-        kept = {name: column[chosen] for name, column in self.kept.items()}
-        return Assessment(scores, p_values, inside, groups, ids, kept, self.calibration, index)
+        names = ("scores", "p_values", "in_distribution", "groups", "ids", "index")
+        known = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        some = {name: column[chosen] for name, column in known.items()}
+        return replace(self, **some, kept={name: c[chosen] for name, c in self.kept.items()})
 
     def __iter__(self) -> Iterator[Verdict]:
         columns = (self.scores, self.p_values, self.in_distribution)

@@ -14,10 +14,4 @@ from nescio.export.detector_head import DetectorHead, FusedOutputs  # noqa: E402
 from nescio.export.exporting import Exported, export_onnx  # noqa: E402
 from nescio.export.parity import Differences  # noqa: E402
 
-__all__ = [
-    "DetectorHead",
-    "Differences",
-    "Exported",
-    "FusedOutputs",
-    "export_onnx",
-]
+__all__ = ["DetectorHead", "Differences", "Exported", "FusedOutputs", "export_onnx"]

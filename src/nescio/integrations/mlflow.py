@@ -16,12 +16,7 @@ from typing import Any
 from nescio._validation import is_torch, to_numpy
 from nescio._version import __version__
 from nescio.errors import FileError, ParameterError, require
-from nescio.integrations.hugging_face import (
-    chosen_params,
-    foreign_errors,
-    read_model,
-    write_model,
-)
+from nescio.integrations.hugging_face import chosen_params, foreign_errors, read_model, write_model
 from nescio.models import Wrapped, wrap
 from nescio.models.inputs import as_texts, n_rows
 

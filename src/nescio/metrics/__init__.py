@@ -3,8 +3,8 @@
 The names say which side is positive. `fpr_at_tpr` and `aupr` take ID as the positive side, as the
 paper does: FPR95 is the share of OOD samples that are kept when 95 % of the ID samples are kept.
 Other papers use the names "FPR95" and "AUPR" with OOD as the positive side. These measures are
-`fpr_at_tpr_ood_positive` and `aupr_ood_positive`, and they can differ by a factor of two on the
-same scores. AUROC is the same for both conventions.
+`fpr_ood_positive` and `aupr_ood_positive` of `evaluate`, and they can differ by a factor of two on
+the same scores. AUROC is the same for both conventions.
 
 A threshold keeps either all of several tied scores or none of them.
 """
@@ -17,12 +17,10 @@ from nescio.metrics.measures import (
     AurocDifference,
     Estimate,
     aupr,
-    aupr_ood_positive,
     auroc,
     average_precisions,
     delong_test,
     fpr_at_tpr,
-    fpr_at_tpr_ood_positive,
     mean_average_precision,
 )
 
@@ -33,14 +31,12 @@ __all__ = [
     "Evaluation",
     "LabelRates",
     "aupr",
-    "aupr_ood_positive",
     "auroc",
     "average_precisions",
     "compare",
     "delong_test",
     "evaluate",
     "fpr_at_tpr",
-    "fpr_at_tpr_ood_positive",
     "label_rates",
     "mean_average_precision",
 ]

@@ -30,6 +30,7 @@ from nescio.errors import (
     TooFewSamplesError,
     counted,
     error_context,
+    label_difference,
     warn,
 )
 from nescio.metrics.by_label import LabelRates, SampleLabels, label_rates, sample_labels
@@ -590,13 +591,9 @@ def check_same_labels(id_outputs: Outputs, other_outputs: Mapping[str, Outputs |
                 f"all outputs must come from the same model, but the ID data has "
                 f"{id_outputs.n_labels} labels and {name} has {outputs.n_labels}."
             )
-        pairs = zip(id_outputs.label_names or (), outputs.label_names or (), strict=False)
-        for label, (ours, theirs) in enumerate(pairs):
-            if ours != theirs:
-                raise LabelMismatchError(
-                    f"all outputs must come from the same model, but the labels of {name} differ "
-                    f"from those of the ID data: label {label} is {theirs!r} instead of {ours!r}."
-                )
+        ours, theirs = id_outputs.label_names, outputs.label_names
+        if ours and theirs and ours != theirs:
+            raise LabelMismatchError(f"{name}: {label_difference(ours, theirs, 'the ID data')}")
 
 
 def _prepared(detector: Detector, sets: Sets) -> Detector | str:

@@ -244,17 +244,6 @@ def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
     return Ranking.from_scores(id_scores, ood_scores).measures(tpr)["fpr"]
 
 
-def fpr_at_tpr_ood_positive(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
-    """Return the share of ID samples flagged when at least the share `tpr` of OOD is flagged.
-
-    Examples
-    --------
-    >>> fpr_at_tpr_ood_positive(np.arange(10, 110), np.arange(0, 100), tpr=0.95)
-    0.85
-    """
-    return Ranking.from_scores(id_scores, ood_scores).measures(tpr)["fpr_ood_positive"]
-
-
 def auroc(id_scores: Any, ood_scores: Any) -> float:
     """Return the probability that an ID sample has a higher score than an OOD sample.
 
@@ -283,17 +272,6 @@ def aupr(id_scores: Any, ood_scores: Any, *, id_to_ood: float | None = None) -> 
     if id_to_ood is None:
         return ranking.measures()["aupr"]
     return ranking.measures(id_to_ood=id_to_ood)["aupr_at_ratio"]
-
-
-def aupr_ood_positive(id_scores: Any, ood_scores: Any) -> float:
-    """Return the average precision with OOD as the positive side.
-
-    Examples
-    --------
-    >>> aupr_ood_positive([1.0, 2.0, 3.0], [0.0, 1.5])
-    0.8333333333333333
-    """
-    return Ranking.from_scores(id_scores, ood_scores).measures()["aupr_ood_positive"]
 
 
 @dataclass(frozen=True)

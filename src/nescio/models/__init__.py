@@ -14,10 +14,4 @@ from nescio.models.base import Runner
 from nescio.models.prediction import PredictedRow, Prediction
 from nescio.models.wrapped import Wrapped, wrap
 
-__all__ = [
-    "PredictedRow",
-    "Prediction",
-    "Runner",
-    "Wrapped",
-    "wrap",
-]
+__all__ = ["PredictedRow", "Prediction", "Runner", "Wrapped", "wrap"]

@@ -94,8 +94,8 @@ def flat_input(values: Any, what: str) -> Any:
     if "float" not in kind:
         raise InputError(
             f"{what} {kind}, but the detector reads the input as numbers of floating point, as in "
-            "calibration. For images of bytes (uint8), pass preprocessing=... to wrap; for tokens, "
-            "name another layer than 'input' (features=...)."
+            "calibration. Pass x.astype(np.float32). For images of bytes (uint8), pass "
+            "preprocessing=... to wrap; for tokens, name another layer than 'input' (features=...)."
         )
     if values.ndim == 4:
         means = values.mean((2, 3))
@@ -418,8 +418,8 @@ def _runner_class(model: Any) -> type[Runner]:
         return SklearnRunner
     raise ParameterError(
         f"cannot run a model of type {type(model).__name__}. Pass a torch Module, a transformers "
-        "model, a scikit-learn classifier or the path of an .onnx file. For any other model, pass "
-        "its logits to Outputs(logits)."
+        "model, a scikit-learn classifier or the path of an .onnx file. Of any other model, pass "
+        "the outputs: Outputs(logits, features=...), or calibrate(probabilities, from_probs=True)."
     )
 
 

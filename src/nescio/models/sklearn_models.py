@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -125,7 +126,7 @@ class SklearnRunner(Runner):
             if not self.takes(inputs):  # batches: the values that are shown are not at hand
                 return explanation
             inputs = after(steps, to_numpy(inputs) if is_torch(inputs) else inputs)
-            return explanation.with_columns(lambda part: last.shown(inputs, part.low, part.high))
+            return explanation.with_columns(partial(last.shown, inputs))
         made_by = self.prepare if self.features == PREPARED else (None, *self._steps)[-1]
         with suppress(AttributeError, ValueError):  # not every model names its columns
             is_input = self.features == INPUT

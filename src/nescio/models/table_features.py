@@ -15,6 +15,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from nescio._io.files import as_text
+from nescio._validation import is_frame
 from nescio.detectors.combined import MOST_FEATURES
 from nescio.errors import IgnoredColumnsWarning, InputError, listed, warn
 from nescio.explain import RangesExplanation
@@ -38,15 +39,20 @@ def table_features(train: Any, steps: Sequence[Any]) -> TableFeatures | Pipeline
     They are the columns of its input, in which new words and missing values show; or, if that is no
     table, has free text or too many columns, what `steps`, those before the classifier, make of it.
     """
-    features = None
-    if not sparse.issparse(train) and _is_table(train) and np.shape(train)[1] <= MOST_FEATURES:
-        features = TableFeatures(_read_columns(steps, train)).fit(train)
+    features, table = None, _as_pandas(train)
+    if not sparse.issparse(table) and _is_table(table) and np.shape(table)[1] <= MOST_FEATURES:
+        features = TableFeatures(_read_columns(steps, table)).fit(table)
         if not steps or all(features.usual_words_):  # words that are all rare are texts
             return features
     reached = after(steps, train)
     if sparse.issparse(reached) or not _is_table(reached):
         return features
     return make_pipeline(*steps, TableFeatures().fit(reached))
+
+
+def _as_pandas(data: Any) -> Any:
+    """Return a data frame of polars or pyarrow as one of pandas; anything else as it is."""
+    return data.to_pandas() if is_frame(data) and hasattr(data, "to_pandas") else data
 
 
 def _is_table(data: Any) -> bool:
@@ -161,13 +167,14 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _columns(self, X: Any, reset: bool) -> tuple[Floats, NDArray[np.object_]]:
         """Return the numbers, and the words as text."""
-        is_frame = hasattr(X, "select_dtypes")
-        if is_frame and self.columns is not None:
+        X = _as_pandas(X)
+        of_pandas = hasattr(X, "select_dtypes")
+        if of_pandas and self.columns is not None:
             X = X[list(self.columns)]
         if reset:
             self.numbers_: list[Any] | None = None
             self.words_: list[Any] = []
-        if not is_frame or (not reset and self.numbers_ is None):
+        if not of_pandas or (not reset and self.numbers_ is None):
             # Infinity is an error in `fit`; later, the detector's `nonfinite` decides.
             numbers = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
             if reset:
@@ -183,26 +190,15 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         words = X[self.words_].astype(object)
         return values, _as_texts(words.to_numpy(dtype=object))
 
-    def shown(self, X: Any, low: Floats, high: Floats) -> dict[str, Any]:
+    def shown(self, X: Any, ranges: RangesExplanation) -> dict[str, Any]:
         """Return the features of X and the ends of their usual ranges as a reader knows them.
 
         Numbers are in the unit of the table. Words, 0 and 1, and numbers that are missing are shown
         only if they are outside of the range; words have no ends.
         """
         numbers, words = self._columns(X, reset=False)
-        features, n_numbers = np.asarray(self.transform(X)), numbers.shape[1]
         texts = np.repeat(np.where(words == "", "missing", words), self.word_sizes_, axis=1)
-        missing = np.full(numbers.shape, "missing")
-        constant = np.full((len(numbers), 1), None)
-        values = np.hstack([numbers, missing, texts, constant], dtype=object)
-        hidden = features <= np.maximum(high, 0)  # of words and what is missing
-        is_flag = np.isin(features, (0, 1)) & (np.abs(low) < 0.01) & (np.abs(high - 1) < 0.01)
-        hidden[:, :n_numbers] = np.isnan(numbers) | is_flag[:, :n_numbers]
-        values[hidden] = None
-        ends = np.full((2, features.shape[1]), np.nan)
-        ends[:, :n_numbers] = in_units(self.units(), np.stack([low, high]))
-        names = [*self.names_, *self.names_, *np.repeat(self.words_, self.word_sizes_), "constant"]
-        return {"names": list(map(str, names)), "values": values, "low": ends[0], "high": ends[1]}
+        return shown_numbers(self.units(), ranges, numbers, texts)
 
     def units(self) -> dict[str, Any]:
         """Return what turns features into the numbers of the table: all that explains a graph."""
@@ -220,17 +216,23 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def shown_numbers(units: dict[str, Any], ranges: RangesExplanation) -> dict[str, Any]:
+def shown_numbers(
+    units: dict[str, Any],
+    ranges: RangesExplanation,
+    numbers: Any = None,
+    words: Any = "an unusual word",
+) -> dict[str, Any]:
     """Return what `TableFeatures.shown` does, if of the rows only their features are known."""
-    names, n = units["names"], len(units["names"])
-    is_odd: Any = ranges.features > np.maximum(ranges.high, 0)
-    values: Any = np.full(ranges.features.shape, None, dtype=object)
-    values[is_odd] = "an unusual word"
-    values[:, n : 2 * n][is_odd[:, n : 2 * n]] = "missing"
-    values[:, :n] = in_units(units, ranges.features)
-    values[:, :n][ranges.features[:, n : 2 * n] > 0] = None
+    names, n, features = units["names"], len(units["names"]), ranges.features
+    numbers = in_units(units, features) if numbers is None else numbers
+    values: Any = np.full(features.shape, "missing", dtype=object)
+    values[:, 2 * n : -1] = words
+    values[features <= np.maximum(ranges.high, 0)] = None
     values[:, -1] = None  # the constant
-    ends = np.full((2, values.shape[1]), np.nan)
+    is_flag = (np.abs(ranges.low) < 0.01) & (np.abs(ranges.high - 1) < 0.01)
+    hidden = (is_flag & np.isin(features, (0, 1)))[:, :n] | (features[:, n : 2 * n] > 0)
+    values[:, :n] = np.where(hidden, None, numbers)
+    ends = np.full((2, features.shape[1]), np.nan)
     ends[:, :n] = in_units(units, np.stack([ranges.low, ranges.high]))
     names = [*names, *names, *units["words"], "constant"]
     return {"names": names, "values": values, "low": ends[0], "high": ends[1]}

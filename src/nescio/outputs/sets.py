@@ -84,7 +84,7 @@ def read_sets(
 
 
 def _named_sets(ood_data: Any) -> dict[str, Any]:
-    """Return the OOD sets by name; files are named after themselves, a single array "ood"."""
+    """Return OOD sets by name: of files theirs, an array is "ood", of several "ood 1" and so on."""
     paths = [ood_data] if is_path(ood_data) else ood_data
     if isinstance(ood_data, Mapping):
         named = {str(name): data for name, data in ood_data.items()}
@@ -99,9 +99,7 @@ def _named_sets(ood_data: Any) -> dict[str, Any]:
     elif isinstance(ood_data, list | tuple) and any(
         isinstance(data, Outputs) or len(getattr(data, "shape", ())) == 2 for data in ood_data
     ):
-        raise ParameterError(
-            "several OOD sets need names: pass a dict, such as {'textures': a, 'objects': b}."
-        )
+        named = {f"ood {number}": data for number, data in enumerate(ood_data, start=1)}
     else:
         named = {"ood": ood_data}
     if not named:
