@@ -147,20 +147,11 @@ def _draw_bars(
 
 # --- curves ---
 
-WHOLE = Scale(0.0, 1.0, write=percent)
 
-
-def roc_axes(
-    name: str,
-    tpr: float,
-    *,
-    height: int,
-    x_label: str = "OOD let through, %",
-    x: Scale = WHOLE,
-    y: Scale = WHOLE,
-) -> Chart:
+def roc_axes(name: str, tpr: float, *, height: int, x_label: str = "OOD let through, %") -> Chart:
     """Return the axes of ROC curves, with ID as the positive class and a line at a TPR."""
-    chart = Chart(x, y, name=name, height=height, x_label=x_label, y_label="ID kept, %")
+    whole = Scale(0.0, 1.0, write=percent)
+    chart = Chart(whole, whole, name=name, height=height, x_label=x_label, y_label="ID kept, %")
     chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
     return chart
 

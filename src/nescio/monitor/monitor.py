@@ -355,8 +355,7 @@ class Monitor(Result):
             value = state[name] if name in state else tensors[name].copy()  # a file is read-only
             setattr(getattr(monitor, owner) if owner else monitor, attribute, value)
         for code, bag in enumerate(monitor.bags):
-            counts = tensors[f"bags.{code}"]
-            bag.counts[-len(counts) :] = counts  # older files have no cells for NaN
+            bag.counts = tensors[f"bags.{code}"].copy()
         monitor.chart.windows.extend(Window(*row) for row in tensors["windows"].tolist())
         monitor.generator.bit_generator.state = state["generator"]
         monitor.finder.starts = [Place(**start) for start in state["starts"]]

@@ -6,30 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fixtures.reports import Page, build
-from nescio import scores
+from fixtures.reports import Page
 from nescio.lab.report import build_report
 from nescio.lab.report.figures import density, visible_range
 from nescio.outputs import Outputs
-
-
-def test_the_corner_is_drawn_if_a_curve_gets_there(make_evidence, make_lines):
-    def corners(**detectors):
-        evidence = make_evidence(detectors=detectors)
-        page = build(make_lines(evidence, n_bootstrap=0), [evidence])
-        assert page.count("svg", aria_label="ROC curves, pets against stones") == 1
-        name = "ROC curves, pets against stones, upper left corner"
-        n_corners = page.count("svg", aria_label=name)
-        assert ("Upper left corner" in page.text) == ("Whole" in page.text) == bool(n_corners)
-        return n_corners
-
-    def backwards(logits):
-        return -scores.joint_energy(logits)
-
-    assert corners(backwards=backwards) == 0
-    assert corners(same=lambda logits: np.ones(len(logits))) == 0  # the diagonal
-    assert corners(backwards=backwards, joint_energy=scores.joint_energy) == 1
-    assert corners(forwards=scores.joint_energy, backwards=backwards) == 1
 
 
 def test_many_labels_stay_small_and_the_rare_are_left_out(make_evidence, make_lines):

@@ -19,7 +19,6 @@ from nescio._charts.svg import (
     Scale,
     Values,
     curve_style,
-    percent,
     set_style,
     short,
 )
@@ -95,11 +94,10 @@ def true_or_predicted(outputs: Outputs) -> Flags:
 
 
 _Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID and OOD scores
-_CORNER = (0.3, 0.7)  # the enlarged part: FPR up to, TPR from
 
 
 def roc_figure(evidence: Evidence, ood: str, tpr: float, first: str) -> dict[str, Any]:
-    """Draw the ROC curves of all detectors, and the upper left corner if a curve reaches it."""
+    """Draw the ROC curves of all detectors."""
     curves = []
     for number, (name, scored) in enumerate(evidence.scores.items()):
         css = curve_style(number, JOINT if name == first else "")
@@ -128,23 +126,16 @@ def joint_roc_figures(evidence: Sequence[Evidence], tpr: float) -> list[dict[str
 
 
 def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, Any]:
-    """Draw curves, with a legend by AUROC, and the upper left corner if a curve reaches it."""
-    whole = roc_axes(title, tpr, height=380)
-    x = Scale(0.0, _CORNER[0], write=percent)
-    y = Scale(_CORNER[1], 1.0, write=percent)
-    corner = roc_axes(f"{title}, upper left corner", tpr, height=380, x=x, y=y)
+    """Draw curves, with a legend by AUROC."""
+    chart = roc_axes(title, tpr, height=380)
     legend = []
-    near = False
     for number, css, name, id_scores, ood_scores in curves:
         fpr, kept = roc(id_scores, ood_scores)
-        near |= bool(np.interp(_CORNER[0], fpr, kept) > _CORNER[1])
         area = f"{100 * auroc(id_scores, ood_scores):.2f}"
-        for chart in (whole, corner):
-            chart.line(fpr, kept, css, curve=number, tip=f"{name}: AUROC {area}")
+        chart.line(fpr, kept, css, curve=number, tip=f"{name}: AUROC {area}")
         legend.append((number, css, name, area))
     legend.sort(key=lambda entry: -float(entry[-1]))
-    charts = [whole.draw(), corner.draw()] if near else [whole.draw()]
-    return {"charts": charts, "legend": legend}
+    return {"chart": chart.draw(), "legend": legend}
 
 
 def density_switch(evidence: Evidence, ood: str, tpr: float, css: str, pair: Pair) -> Switch | None:
