@@ -74,6 +74,13 @@ def test_a_column_that_is_mostly_small_counts_by_its_logarithm(rng):
     assert (known[:, 2] == visits).all()  # 3, not 3.0000000000000004
 
 
+def test_numbers_are_shown_without_the_digits_of_float32():
+    ages = np.arange(18.0, 90.0)[:, None]
+    features = TableFeatures().fit(ages)
+    single = features.transform(ages).astype(np.float32)
+    assert in_units(features.units(), single)[:, 0].tolist() == ages[:, 0].tolist()
+
+
 def test_columns_are_found_by_name_if_the_pipeline_finds_them_so(rng):
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(rng.normal(size=(400, 3)), columns=list("abc"))

@@ -41,6 +41,9 @@ DETECTOR_KEY, THRESHOLD_KEY = "nescio.detector", "nescio.threshold"
 COLUMNS_KEY, TABLE_KEY = "nescio.columns", "nescio.table"
 """Where it keeps the names of each input's columns, and the units of the features of a table."""
 
+EXAMPLE_KEY = "nescio.example"
+"""Where it keeps a row of a table, for each input."""
+
 DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,

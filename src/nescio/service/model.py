@@ -14,7 +14,7 @@ from nescio.errors import InputError, NescioError, ParameterError, ShapeError
 from nescio.models import wrap
 from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.models.inputs import n_rows
-from nescio.models.onnx_models import DTYPES, THRESHOLD_KEY, OnnxRunner, words_of
+from nescio.models.onnx_models import DTYPES, EXAMPLE_KEY, THRESHOLD_KEY, OnnxRunner, words_of
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
@@ -67,9 +67,13 @@ class Model:
         if self.tokenizer is not None:
             self.texts = TextLimits(self.tokenizer.limit(), MAX_TEXTS, MAX_CHARACTERS)
         nodes, names = runner.session.get_inputs(), runner.columns_of
-        self.inputs = {node.name: _described(node, names.get(node.name, [])) for node in nodes}
-        words = (entry for entry in self.inputs.values() if entry.dtype == "str")
-        self.words = {name for entry in words for name in (entry.name, *entry.columns)}
+        rows = runner.metadata(EXAMPLE_KEY, dict) or {}
+        self.inputs = {
+            node.name: _described(node, names.get(node.name, []), rows.get(node.name, []))
+            for node in nodes
+        }
+        numbers = (entry for entry in self.inputs.values() if entry.dtype != "str")
+        self.numbers = {name for entry in numbers for name in (entry.name, *entry.columns)}
         # A matrix of whole numbers may be token ids.
         self._tokens = [
             name
@@ -125,13 +129,15 @@ class Model:
                 raise InputError(
                     f"input {name[:40]!r} must be numbers, got true or false: send 1 or 0."
                 )
+        unknown = [repr(name[:40]) for name in sorted({*inputs} - {*columns, *self.inputs})]
+        if columns:  # the model drops, or has not seen, the other columns of a table
+            inputs = {n: a for n, a in inputs.items() if n in columns or n in self.inputs}
         if columns and inputs.keys() == set(columns):  # of a table, by name
             n_rows(inputs)  # raises unless all have equally many
             of = self.inputs.items()
             inputs = {name: np.column_stack([inputs[c] for c in e.columns]) for name, e in of}
         if inputs.keys() != self.inputs.keys():
             missing = [repr(name) for name in columns or self.inputs if name not in inputs]
-            unknown = [repr(name[:40]) for name in sorted({*inputs} - {*columns, *self.inputs})]
             parts = (("Missing", missing), ("Not known", unknown))
             named = "".join(f" {what}: {', '.join(names[:10])}." for what, names in parts if names)
             named = named or " The table was sent twice: by its columns and as a matrix."
@@ -170,7 +176,7 @@ class Model:
         return tuple((name, array.shape[1:]) for name, array in inputs.items())
 
 
-def _described(node: Any, columns: list[str]) -> ModelInput:
+def _described(node: Any, columns: list[str], example: list[Any]) -> ModelInput:
     """Return the description of an input of an ONNX session."""
     if node.type not in DTYPES or not node.shape:
         raise InputError(
@@ -178,7 +184,7 @@ def _described(node: Any, columns: list[str]) -> ModelInput:
             "Every input must be an array of numbers or words with one row per sample."
         )
     shape = [size if isinstance(size, int) else None for size in node.shape]
-    return ModelInput(node.name, shape, np.dtype(DTYPES[node.type]).name, columns)
+    return ModelInput(node.name, shape, np.dtype(DTYPES[node.type]).name, columns, example)
 
 
 def _typed(array: Array, expected: ModelInput) -> Array:

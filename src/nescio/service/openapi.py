@@ -170,6 +170,10 @@ class Verdicts(Struct, kw_only=True):
     id: list[str] | UnsetType = UNSET
     group: list[str] | UnsetType = UNSET
     explanation: list[Explanation] | UnsetType = UNSET
+    warnings: Annotated[
+        list[str] | UnsetType,
+        Meta(description="What is doubtful, such as groups never calibrated."),
+    ] = UNSET
 
 
 class Predictions(Verdicts, kw_only=True):
@@ -188,6 +192,12 @@ class ModelInput(Struct):
     shape: Annotated[list[int | None], Meta(description="null is any size.")]
     dtype: str
     columns: Annotated[list[str], Meta(description="Of a table: each may be sent by its name.")]
+    example: Annotated[
+        list[float | str | None],
+        Meta(
+            description="Of a table: an ordinary row, of values of several samples; may be empty."
+        ),
+    ]
 
 
 class TextLimits(Struct):
@@ -299,7 +309,7 @@ _FIELDS = {
     "label_names": "The label of each column of the logits.",
     "logits": "One row per sample, and one number per label, before the sigmoid.",
     "p_value": "How often an in-distribution sample scores as low or lower.",
-    "ranges": "Of out_of_range: the most unusual values; excess 0 is a usual one.",
+    "ranges": "Of out_of_range: the values out of their usual range, the furthest first.",
     "score": "Higher means more in-distribution; null for a row without a score.",
     "term": "The energy, logit or probability of a label.",
     "trace": "Numbers of inputs, and the evidence after them.",
@@ -367,11 +377,13 @@ def examples_of(detector: DetectorDescription) -> dict[str, dict[str, Any]]:
     elif model is not None and model.preprocessing is None:
         inputs: dict[str, Any] = {}
         for node in model.inputs:
+            cell: Any = "a word" if node.dtype == "str" else 0.5
+            row = node.example or [cell] * len(node.columns)
             if node.columns:
-                cell: Any = "a word" if node.dtype == "str" else 0.5
-                inputs |= {name: [cell] for name in node.columns}
+                inputs |= {name: [value] for name, value in zip(node.columns, row, strict=False)}
             else:
-                inputs[node.name] = np.ones([n or 1 for n in node.shape], node.dtype).tolist()
+                ones = np.ones([n or 1 for n in node.shape], node.dtype)
+                inputs[node.name] = [row] if row else ones.tolist()
         bodies["/v1/predict"] = {"inputs": inputs} | groups
     return bodies
 

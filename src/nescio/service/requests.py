@@ -330,7 +330,7 @@ def _json_outputs(data: bytes) -> Outputs:
     )
 
 
-def decode_inputs(kind: str, data: bytes, words: Collection[str]) -> tuple[Any, dict[str, Any]]:
+def decode_inputs(kind: str, data: bytes, numbers: Collection[str]) -> tuple[Any, dict[str, Any]]:
     """Return the inputs of a model by name, or texts, and of JSON also the ids and groups."""
     if kind == api.SAFETENSORS:
         return _decode_tensors(data)[0], {}
@@ -339,7 +339,9 @@ def decode_inputs(kind: str, data: bytes, words: Collection[str]) -> tuple[Any, 
         raise InputError('send either the inputs of the model by name, "inputs", or "texts".')
     if body.inputs is not UNSET:
         check_count(_BODY, len(body.inputs), "arrays", _MAX_ARRAYS)
-        inputs = {name: _nested(name, value, name in words) for name, value in body.inputs.items()}
+        inputs = {
+            name: _nested(name, value, name in numbers) for name, value in body.inputs.items()
+        }
         return inputs, _of_rows(body)
     texts = body.texts or []
     _check_rows(len(texts), MAX_TEXTS)
@@ -408,14 +410,14 @@ def _matrix(name: str, rows: list[list[Any]]) -> NDArray[np.float64]:
     return np.array(rows, dtype=np.float64)
 
 
-def _nested(name: str, value: msgspec.Raw, are_words: bool) -> Array:
+def _nested(name: str, value: msgspec.Raw, are_numbers: bool) -> Array:
     """Return nested lists of numbers as an array; integers stay integers, and null is NaN."""
     text = bytes(value)
     try:
         cells = msgspec.json.decode(text)
         if isinstance(cells, int | float | str):
             raise InputError(f"input {name[:40]!r} must be a list, also for one row: [{cells}].")
-        if are_words:
+        if not are_numbers:  # words, or a column that is not read
             return np.array(cells, dtype=object)
         # NumPy would store every string at the length of the longest.
         if b'"' not in text:
@@ -461,12 +463,12 @@ def verdict_columns(assessment: Assessment) -> dict[str, list[Any]]:
     return {name: column.tolist() for name, column in assessment.columns().items()}
 
 
-def encode_verdicts(kind: str, assessment: Assessment) -> bytes:
-    """Return scores, p-values and verdicts as columns, in the given format."""
+def encode_verdicts(kind: str, assessment: Assessment, further: dict[str, Any]) -> bytes:
+    """Return scores, p-values and verdicts in the given format, with further columns."""
     if kind == api.JSON:
-        return msgspec.json.encode(verdict_columns(assessment))
+        return msgspec.json.encode(verdict_columns(assessment) | further)
     arrays: dict[str, Array] = {"p_value": assessment.p_values, "score": assessment.scores}
-    metadata = {}
+    metadata = dict(further)
     if assessment.groups is not None:
         names, arrays["group"] = np.unique(assessment.groups, return_inverse=True)
         metadata["groups"] = names.tolist()

@@ -24,6 +24,7 @@ from nescio._io.tables import GROUP
 from nescio._threads import available_cpus
 from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration
+from nescio.calibration.calibration import checked_groups
 from nescio.detectors import Assessment, load
 from nescio.detectors.saving import plain_params
 from nescio.errors import GroupWarning, InputError, NescioError, ShapeError, listed
@@ -67,7 +68,7 @@ class Engine:
     def __init__(self, settings: Settings, metrics: Metrics, reloading: bool = False) -> None:
         self.detector = load(settings.detector)
         self.calibration: Calibration = self.detector.calibration_
-        # The answer says so: the group of such a row is "all".
+        # The answer has it.
         warnings.filterwarnings("ignore", category=GroupWarning)
         self.model = None if settings.model is None else Model(settings, self.detector)
         self.check_logits = LogitsCheck()
@@ -150,6 +151,13 @@ class Engine:
             )
         return outputs if by_row else replace(outputs, kept={GROUP: np.full(len(outputs), group)})
 
+    def warned(self, outputs: Outputs) -> dict[str, Any]:
+        """Return what the answer has to warn of, as one of its columns; nothing in most cases."""
+        if self.calibration.by != CUSTOM:
+            return {}
+        text = self.calibration.without_threshold(checked_groups(outputs.kept[GROUP], len(outputs)))
+        return {"warnings": [text[:1].upper() + text[1:]]} if text else {}
+
     def explain(self, outputs: Outputs) -> dict[str, Any]:
         """Return the reason for each verdict as a column, with the labels that matter most."""
         check_count("a request to explain", len(outputs), "rows", MAX_EXPLAINED)
@@ -193,8 +201,8 @@ def _explanation(reason: Reason) -> dict[str, Any]:
     }
     by_column = reason.by_column()
     if by_column is not None:
-        ranges = by_column.ranges[:_EXPLAINED_COLUMNS]
-        explanation["ranges"] = [column.as_dict() for column in ranges]
+        unusual = [column.as_dict() for column in by_column.ranges if column.excess]
+        explanation["ranges"] = unusual[:_EXPLAINED_COLUMNS]
     if reason.parts:
         parts = [
             part.as_dict() | {"summary": part.reason.summary() if part.reason else ""}
