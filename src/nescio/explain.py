@@ -733,7 +733,5 @@ class RangesExplanation(ExplainedVerdicts):
 def _plain_ends(low: float, high: float) -> list[float]:
     """Return the ends of a range without the room for rounding that it has."""
     unit = max(high - low, abs(high) * 1e-6) or 1.0
-    if not math.isfinite(unit):  # of a word
-        return [low, high]
-    ends = [round(end / unit, 5) * unit + 0.0 for end in (low, high)]
-    return [float(f"{end:.{3 + len(str(int(abs(end) / unit)))}g}") for end in ends]
+    ends = [round(end / unit, 5) * unit + 0.0 for end in (low, high)]  # NaN of a word
+    return [float(f"{end:.{3 + len(f'{abs(end) / unit:.0f}')}g}") for end in ends]

@@ -1,5 +1,7 @@
 """Features for detectors from the columns of a table."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.compose import ColumnTransformer
@@ -103,9 +105,8 @@ def test_a_rare_word_does_not_hide_a_new_one(rng):
     transformed = features.transform(new)
     np.testing.assert_array_equal(transformed[:, 4], [0, 1, 8, 8])  # after x, if missing, 2 cities
     np.testing.assert_array_equal(transformed[:, 5], 1)
-    shown = features.shown(
-        new, *np.stack([features.transform(table).min(0), features.transform(table).max(0)])
-    )
+    low, high = features.transform(table).min(0), features.transform(table).max(0)
+    shown = features.shown(new, SimpleNamespace(features=transformed, low=low, high=high))
     assert [row[4] for row in shown["values"]] == [None, None, "Tokyo", "missing"]
 
 

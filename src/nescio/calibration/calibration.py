@@ -557,10 +557,9 @@ class Calibration(Result):
             counts = np.array(self.ranks)[counts] if self.ranks else counts
             return _names_of_counts(list(self.thresholds), self.edges, counts)
         if groups is None:
-            own = list(self.thresholds)[:-1]
             raise MissingInputError(
                 "the detector was calibrated by group: pass groups=... (--group-column), with one "
-                f"of {listed(own)} per sample."
+                f"of {listed(list(self.thresholds)[:-1])} per sample."
             )
         names = checked_groups(groups, n_samples)
         if text := self.without_threshold(names):

@@ -55,8 +55,6 @@ from nescio.models.texts import TOKENIZER_KEY
 from nescio.outputs import Head, Outputs
 from nescio.scores import label_prob, logits_from_probs
 
-_N_MIXED = 256
-
 
 @dataclass(frozen=True)
 class Exported:
@@ -346,16 +344,14 @@ def _ordinary_row(session: Any, feed: Feed) -> dict[str, list[Any]]:
     """Return a row of a table by input, to try: of values of several samples, and none of them."""
     if any(array.ndim != 2 or array.dtype.kind not in "fO" for array in feed.values()):
         return {}
-    rng, rows = np.random.default_rng(0), np.resize(np.arange(n_rows(feed)), _N_MIXED)
+    rng, rows = np.random.default_rng(0), np.resize(np.arange(n_rows(feed)), 256)
     mixed = {name: rng.permuted(array[rows], axis=0) for name, array in feed.items()}
     verdicts = run_graph(session, mixed, None)
-    best = int(np.argmax(np.where(verdicts["in_distribution"], verdicts["score"], -np.inf)))
-    if not verdicts["in_distribution"][best]:
-        return {}
-    cells = {name: array[best].tolist() for name, array in mixed.items()}
+    best = np.argsort(-verdicts["score"])[: int(verdicts["in_distribution"].any())]
     return {
-        name: finite([float(f"{c:.6g}") if isinstance(c, float) else c for c in row])
-        for name, row in cells.items()
+        name: finite([c if isinstance(c, str) else float(str(c)) for c in array[row]])
+        for name, array in mixed.items()
+        for row in best
     }
 
 

@@ -91,7 +91,7 @@ def typed_samples(runner: Any, samples: Any) -> Samples:
         feed = {name: runner.typed(name, part) for name, part in runner.by_name(data).items()}
         return Samples(feed, True, runner.columns_of)
     if runner.kind == "sklearn":
-        return _of_table(data, runner.columns, runner.read)
+        return _of_table(data, runner)
     by_name = isinstance(data, Mapping) or runner.kind == "transformers"
     if isinstance(data, Mapping):
         named = {name: data[name] for name in runner.input_names(data)}
@@ -108,8 +108,9 @@ def typed_samples(runner: Any, samples: Any) -> Samples:
     return Samples(feed, by_name)
 
 
-def _of_table(data: Any, names: Sequence[str], read: Sequence[str]) -> Samples:
+def _of_table(data: Any, runner: Any) -> Samples:
     """Return one matrix of the numbers that are read and, of a data frame, a second of words."""
+    names, read = runner.columns, runner.read
     try:
         if not names:
             return Samples({"input": numbers_of(data)}, by_name=False)
@@ -212,8 +213,7 @@ def with_odd_words(wrapped: Wrapped, samples: Samples) -> list[tuple[Samples, Ou
         return []
     odd, cells = [], samples.frame.select_dtypes(WORDS).to_numpy(object)
     for word in (NEW_WORD, next(iter(cells[samples.feed["words"] == ""]), np.nan)):
-        names = list(samples.frame)
-        rows = _of_table(new_words(samples.frame, word=word), names, names)
+        rows = _of_table(new_words(samples.frame, word=word), wrapped.runner)
         with warnings.catch_warnings(), suppress(InputError):
             warnings.simplefilter("ignore")
             odd.append((rows, run_samples(wrapped, rows)))

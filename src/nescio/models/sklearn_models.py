@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -12,14 +13,7 @@ import sklearn
 from nescio._charts.svg import cut
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.detectors.combined import MOST_FEATURES
-from nescio.errors import (
-    InputError,
-    MissingInputError,
-    NescioError,
-    ParameterError,
-    ShapeError,
-    listed,
-)
+from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
 from nescio.explain import ExplainedVerdicts
 from nescio.models.base import AUTO_LAYER, PREPARED, Runner, layer_names
 from nescio.models.inputs import as_texts, length_of, n_rows
@@ -96,10 +90,8 @@ class SklearnRunner(Runner):
     def read(self) -> list[str]:
         """Those of the columns that the model, or the features of the detector, read."""
         parts = [self._steps] + [[self.prepare]] * (PREPARED in self.layers)
-        chosen = [read_columns(steps, self.columns) for steps in parts]
-        if INPUT in self.layers or None in chosen:
-            return list(self.columns)
-        return [name for name in self.columns if any(name in names for names in chosen if names)]
+        read = {n for steps in parts for n in read_columns(steps, self.columns) or self.columns}
+        return [name for name in self.columns if name in read or INPUT in self.layers]
 
     @property
     def table(self) -> dict[str, Any] | None:
@@ -141,7 +133,7 @@ class SklearnRunner(Runner):
             if not self.takes(inputs):  # batches: the values that are shown are not at hand
                 return explanation
             inputs = after(steps, to_numpy(inputs) if is_torch(inputs) else inputs)
-            return explanation.with_columns(lambda part: last.shown(inputs, part.low, part.high))
+            return explanation.with_columns(partial(last.shown, inputs))
         made_by = self.prepare if self.features == PREPARED else (None, *self._steps)[-1]
         with suppress(AttributeError, ValueError):  # not every model names its columns
             is_input = self.features == INPUT
@@ -234,10 +226,8 @@ class SklearnRunner(Runner):
                 hint = " The model takes texts: pass a list of them."
             fault = cut(str(error), 400).rstrip(".")  # scikit-learn may show all of the data
             if "isnan" in fault and hasattr(inputs, "select_dtypes"):  # of an encoder of words
-                empty = [name for name, cells in inputs.items() if cells.isna().all()]
-                fault = (
-                    f"the columns {listed(empty)} have no value, so pandas takes them for numbers"
-                )
+                empty = ", ".join(repr(n) for n, cells in inputs.items() if cells.isna().all())
+                fault = f"the columns {empty} have no value, so pandas takes them for numbers"
                 hint = " If they are words, pass frame.astype({name: object})."
             raise InputError(f"the model cannot run on these inputs: {fault}.{hint}") from error
 

@@ -40,8 +40,8 @@ def table_features(train: Any, steps: Sequence[Any]) -> TableFeatures | Pipeline
     """
     features = None
     if not sparse.issparse(train) and _is_table(train) and np.shape(train)[1] <= MOST_FEATURES:
-        names = list(train.columns) if hasattr(train, "select_dtypes") else []
-        features = TableFeatures(read_columns(steps, names)).fit(train)
+        names = read_columns(steps, list(getattr(train, "columns", [])))
+        features = TableFeatures(names).fit(train)
         if not steps or all(features.usual_words_):  # words that are all rare are texts
             return features
     reached = after(steps, train)
@@ -186,26 +186,13 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         words = X[self.words_].astype(object)
         return values, _as_texts(words.to_numpy(dtype=object))
 
-    def shown(self, X: Any, low: Floats, high: Floats) -> dict[str, Any]:
-        """Return the features of X and the ends of their usual ranges as a reader knows them.
-
-        Numbers are in the unit of the table. Words, 0 and 1, and numbers that are missing are shown
-        only if they are outside of the range; words have no ends.
-        """
-        numbers, words = self._columns(X, reset=False)
-        features, n_numbers = np.asarray(self.transform(X)), numbers.shape[1]
+    def shown(self, X: Any, ranges: RangesExplanation) -> dict[str, Any]:
+        """Return what `shown_numbers` does, with the words of X."""
+        fields, words = shown_numbers(self.units(), ranges), self._columns(X, reset=False)[1]
         texts = np.repeat(np.where(words == "", "missing", words), self.word_sizes_, axis=1)
-        missing = np.full(numbers.shape, "missing")
-        constant = np.full((len(numbers), 1), None)
-        values = np.hstack([numbers, missing, texts, constant], dtype=object)
-        hidden = features <= np.maximum(high, 0)  # of words and what is missing
-        is_flag = np.isin(features, (0, 1)) & (np.abs(low) < 0.01) & (np.abs(high - 1) < 0.01)
-        hidden[:, :n_numbers] = np.isnan(numbers) | is_flag[:, :n_numbers]
-        values[hidden] = None
-        ends = np.full((2, features.shape[1]), np.nan)
-        ends[:, :n_numbers] = in_units(self.units(), np.stack([low, high]))
-        names = [*self.names_, *self.names_, *np.repeat(self.words_, self.word_sizes_), "constant"]
-        return {"names": list(map(str, names)), "values": values, "low": ends[0], "high": ends[1]}
+        of_words = fields["values"][:, 2 * len(self.names_) : -1]
+        of_words[:] = np.where(np.equal(of_words, None), None, texts)
+        return fields
 
     def units(self) -> dict[str, Any]:
         """Return what turns features into the numbers of the table: all that explains a graph."""
@@ -224,14 +211,20 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def shown_numbers(units: dict[str, Any], ranges: RangesExplanation) -> dict[str, Any]:
-    """Return what `TableFeatures.shown` does, if of the rows only their features are known."""
+    """Return the features of rows and the ends of their usual ranges as a reader knows them.
+
+    Numbers are in the unit of the table. Words, 0 and 1, and numbers that are missing are shown
+    only if they are outside of the range; words have no ends.
+    """
     names, n = units["names"], len(units["names"])
+    numbers, low, high = ranges.features[:, :n], ranges.low[:n], ranges.high[:n]
+    is_flag = np.isin(numbers, (0, 1)) & (np.abs(low) < 0.01) & (np.abs(high - 1) < 0.01)
     is_odd: Any = ranges.features > np.maximum(ranges.high, 0)
     values: Any = np.full(ranges.features.shape, None, dtype=object)
     values[is_odd] = "an unusual word"
     values[:, n : 2 * n][is_odd[:, n : 2 * n]] = "missing"
-    values[:, :n] = in_units(units, ranges.features)
-    values[:, :n][ranges.features[:, n : 2 * n] > 0] = None
+    is_hidden = is_flag | (ranges.features[:, n : 2 * n] > 0)
+    values[:, :n] = np.where(is_hidden, None, in_units(units, numbers))
     values[:, -1] = None  # the constant
     ends = np.full((2, values.shape[1]), np.nan)
     ends[:, :n] = in_units(units, np.stack([ranges.low, ranges.high]))

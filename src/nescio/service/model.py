@@ -68,10 +68,7 @@ class Model:
             self.texts = TextLimits(self.tokenizer.limit(), MAX_TEXTS, MAX_CHARACTERS)
         nodes, names = runner.session.get_inputs(), runner.columns_of
         rows = runner.metadata(EXAMPLE_KEY, dict) or {}
-        self.inputs = {
-            node.name: _described(node, names.get(node.name, []), rows.get(node.name, []))
-            for node in nodes
-        }
+        self.inputs = {node.name: _described(node, names, rows) for node in nodes}
         numbers = (entry for entry in self.inputs.values() if entry.dtype != "str")
         self.numbers = {name for entry in numbers for name in (entry.name, *entry.columns)}
         # A matrix of whole numbers may be token ids.
@@ -123,15 +120,15 @@ class Model:
     def checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs in the types of the graph, or raise an error if they do not fit."""
         columns = self.columns
+        unknown = [repr(name[:40]) for name in sorted({*inputs} - {*columns, *self.inputs})]
+        if columns:  # the model drops, or has not seen, the other columns of a table
+            inputs = {n: a for n, a in inputs.items() if n in columns or n in self.inputs}
         for name, array in inputs.items():
             node = self.inputs.get(name)  # None for a column of a table
             if array.dtype.kind == "b" and (node is None or np.dtype(node.dtype).kind == "f"):
                 raise InputError(
                     f"input {name[:40]!r} must be numbers, got true or false: send 1 or 0."
                 )
-        unknown = [repr(name[:40]) for name in sorted({*inputs} - {*columns, *self.inputs})]
-        if columns:  # the model drops, or has not seen, the other columns of a table
-            inputs = {n: a for n, a in inputs.items() if n in columns or n in self.inputs}
         if columns and inputs.keys() == set(columns):  # of a table, by name
             n_rows(inputs)  # raises unless all have equally many
             of = self.inputs.items()
@@ -176,15 +173,16 @@ class Model:
         return tuple((name, array.shape[1:]) for name, array in inputs.items())
 
 
-def _described(node: Any, columns: list[str], example: list[Any]) -> ModelInput:
-    """Return the description of an input of an ONNX session."""
+def _described(node: Any, names: dict[str, Any], rows: dict[str, Any]) -> ModelInput:
+    """Return the description of an input of an ONNX session, with its columns and a row."""
     if node.type not in DTYPES or not node.shape:
         raise InputError(
             f"the input {node.name!r} of the model has type {node.type} and shape {node.shape}. "
             "Every input must be an array of numbers or words with one row per sample."
         )
     shape = [size if isinstance(size, int) else None for size in node.shape]
-    return ModelInput(node.name, shape, np.dtype(DTYPES[node.type]).name, columns, example)
+    dtype = np.dtype(DTYPES[node.type]).name
+    return ModelInput(node.name, shape, dtype, names.get(node.name, []), rows.get(node.name, []))
 
 
 def _typed(array: Array, expected: ModelInput) -> Array:

@@ -152,7 +152,7 @@ class ColumnRange(Struct):
 
 
 class Explanation(Struct):
-    """The reason for one verdict."""
+    """The reason for one verdict: in words (summary), and by labels, columns and parts."""
 
     term: str
     summary: str
@@ -162,7 +162,7 @@ class Explanation(Struct):
 
 
 class Verdicts(Struct, kw_only=True):
-    """One entry per row: scores, p-values and verdicts."""
+    """One entry per row; if in_distribution is false, do not trust the labels of the row."""
 
     score: list[float | None]
     p_value: list[float]
@@ -170,14 +170,11 @@ class Verdicts(Struct, kw_only=True):
     id: list[str] | UnsetType = UNSET
     group: list[str] | UnsetType = UNSET
     explanation: list[Explanation] | UnsetType = UNSET
-    warnings: Annotated[
-        list[str] | UnsetType,
-        Meta(description="What is doubtful, such as groups never calibrated."),
-    ] = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class Predictions(Verdicts, kw_only=True):
-    """Verdicts, with the predicted labels, their probabilities and the logits."""
+    """Verdicts, the names of the predicted labels, and the probability and logit of each label."""
 
     truncated: list[bool] | UnsetType = UNSET
     predicted: list[list[str]]
@@ -186,18 +183,13 @@ class Predictions(Verdicts, kw_only=True):
 
 
 class ModelInput(Struct):
-    """One input of the model."""
+    """One input of the model, to be sent by its name, or by the names of its columns."""
 
     name: str
     shape: Annotated[list[int | None], Meta(description="null is any size.")]
     dtype: str
-    columns: Annotated[list[str], Meta(description="Of a table: each may be sent by its name.")]
-    example: Annotated[
-        list[float | str | None],
-        Meta(
-            description="Of a table: an ordinary row, of values of several samples; may be empty."
-        ),
-    ]
+    columns: list[str]
+    example: Annotated[list[float | str | None], Meta(description="Of a table: an ordinary row.")]
 
 
 class TextLimits(Struct):
@@ -217,7 +209,7 @@ class ModelDescription(Struct):
 
 
 class DetectorDescription(Struct):
-    """The detector and the model in use."""
+    """The detector and the model in use. A threshold without groups has the name all."""
 
     name: Annotated[str, Meta(description="Of the model's file or the detector's.")]
     detector: str
@@ -313,6 +305,7 @@ _FIELDS = {
     "score": "Higher means more in-distribution; null for a row without a score.",
     "term": "The energy, logit or probability of a label.",
     "trace": "Numbers of inputs, and the evidence after them.",
+    "warnings": "What is doubtful: groups that were never calibrated.",
     "truncated": "Of texts: whether the model has seen only a part of each.",
 }
 
@@ -377,13 +370,10 @@ def examples_of(detector: DetectorDescription) -> dict[str, dict[str, Any]]:
     elif model is not None and model.preprocessing is None:
         inputs: dict[str, Any] = {}
         for node in model.inputs:
-            cell: Any = "a word" if node.dtype == "str" else 0.5
-            row = node.example or [cell] * len(node.columns)
-            if node.columns:
-                inputs |= {name: [value] for name, value in zip(node.columns, row, strict=False)}
-            else:
-                ones = np.ones([n or 1 for n in node.shape], node.dtype)
-                inputs[node.name] = [row] if row else ones.tolist()
+            ones: list[Any] = np.ones([n or 1 for n in node.shape], node.dtype).tolist()
+            rows = [node.example] if node.example else ones
+            by_column = zip(node.columns, *rows[: bool(node.columns)], strict=False)
+            inputs |= {name: [cell] for name, cell in by_column} or {node.name: rows}
         bodies["/v1/predict"] = {"inputs": inputs} | groups
     return bodies
 

@@ -14,7 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -35,9 +35,6 @@ from nescio.outputs.files import parse_tensors
 from nescio.scores import label_prob, logits_from_probs
 from nescio.service import openapi as api
 from nescio.service.settings import MAX_CHARACTERS, MAX_ROWS, MAX_TEXTS, Settings
-
-if TYPE_CHECKING:
-    from nescio.service.service import BatchResult
 
 BODY_SECONDS = 30.0  # for a body to arrive
 _PROCESS = uuid.uuid4().hex[:12]
@@ -75,7 +72,7 @@ class Request:
         sent = self.headers.get(b"x-request-id", b"")
         is_plain = 0 < len(sent) <= 64 and sent.translate(None, b"-_").isalnum()
         self.id = sent.decode() if is_plain else f"{_PROCESS}-{next(_NUMBERS):x}"
-        self.result: BatchResult | None = None  # the verdicts
+        self.result: Assessment | None = None  # the verdicts
         self.n_body: int | None = None  # bytes of its body, once they are being read
         self.n_held = 0  # bytes of inputs and answers
         announced = {b"content-length", b"transfer-encoding"} & self.headers.keys()
@@ -126,9 +123,8 @@ class Request:
         """Return what the log says about the verdicts."""
         if self.result is None:
             return {}
-        inside = self.result.assessment.in_distribution
-        n_flagged = len(inside) - int(np.count_nonzero(inside))
-        return {"rows": len(inside), "flagged": n_flagged, "bytes": self.n_body}
+        n_rows, n_flagged = len(self.result), len(self.result.flagged)
+        return {"rows": n_rows, "flagged": n_flagged, "bytes": self.n_body}
 
 
 @functools.lru_cache(maxsize=64)
@@ -398,8 +394,6 @@ def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
         )
     if "keys must be strings" in error or error.startswith("Expected `str`, got"):
         return ' Names and texts need double quotes, such as "7".'
-    if error.startswith("Not a number") or "`float | str | null`" in error:
-        return ' Send numbers, and "-inf" for a masked label.'
     return ""
 
 
