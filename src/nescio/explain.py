@@ -730,8 +730,9 @@ class RangesExplanation(ExplainedVerdicts):
         return self._table({"unusual": [reason.largest() for reason in self]})
 
 
-def _plain_ends(low: float, high: float) -> list[float]:
+def _plain_ends(low: float, high: float) -> tuple[float, float]:
     """Return the ends of a range without the room for rounding that it has."""
     unit = max(high - low, abs(high) * 1e-6) or 1.0
     ends = [round(end / unit, 5) * unit + 0.0 for end in (low, high)]  # NaN of a word
-    return [float(f"{end:.{3 + len(f'{abs(end) / unit:.0f}')}g}") for end in ends]
+    low, high = (float(f"{end:.{3 + len(f'{abs(end) / unit:.0f}')}g}") for end in ends)
+    return low, high

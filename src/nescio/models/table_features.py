@@ -40,8 +40,9 @@ def table_features(train: Any, steps: Sequence[Any]) -> TableFeatures | Pipeline
     """
     features = None
     if not sparse.issparse(train) and _is_table(train) and np.shape(train)[1] <= MOST_FEATURES:
-        names = read_columns(steps, list(getattr(train, "columns", [])))
-        features = TableFeatures(names).fit(train)
+        features = TableFeatures(read_columns(steps, list(getattr(train, "columns", [])))).fit(
+            train
+        )
         if not steps or all(features.usual_words_):  # words that are all rare are texts
             return features
     reached = after(steps, train)
@@ -191,7 +192,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         fields, words = shown_numbers(self.units(), ranges), self._columns(X, reset=False)[1]
         texts = np.repeat(np.where(words == "", "missing", words), self.word_sizes_, axis=1)
         of_words = fields["values"][:, 2 * len(self.names_) : -1]
-        of_words[:] = np.where(np.equal(of_words, None), None, texts)
+        np.copyto(of_words, texts, where=of_words.astype(bool))  # elsewhere it is None
         return fields
 
     def units(self) -> dict[str, Any]:
@@ -223,8 +224,8 @@ def shown_numbers(units: dict[str, Any], ranges: RangesExplanation) -> dict[str,
     values: Any = np.full(ranges.features.shape, None, dtype=object)
     values[is_odd] = "an unusual word"
     values[:, n : 2 * n][is_odd[:, n : 2 * n]] = "missing"
-    is_hidden = is_flag | (ranges.features[:, n : 2 * n] > 0)
-    values[:, :n] = np.where(is_hidden, None, in_units(units, numbers))
+    values[:, :n] = in_units(units, numbers)
+    values[:, :n][is_flag | (ranges.features[:, n : 2 * n] > 0)] = None
     values[:, -1] = None  # the constant
     ends = np.full((2, values.shape[1]), np.nan)
     ends[:, :n] = in_units(units, np.stack([ranges.low, ranges.high]))

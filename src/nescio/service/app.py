@@ -126,8 +126,8 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     """Predicted labels and verdicts for an image, texts or the rows of a table.
 
     Runs the model on an image, on texts, or on inputs or columns by name. Returns the predicted
-    labels, the probabilities and the verdicts. A service takes texts if it has a tokenizer: model.texts of
-    /v1/detector has the limits.
+    labels, the probabilities and the verdicts. A service takes texts if it has a tokenizer:
+    model.texts of /v1/detector has the limits.
     """
     engine, model = service.engine, service.engine.model
     if model is None:
