@@ -40,9 +40,7 @@ def table_features(train: Any, steps: Sequence[Any]) -> TableFeatures | Pipeline
     """
     features = None
     if not sparse.issparse(train) and _is_table(train) and np.shape(train)[1] <= MOST_FEATURES:
-        features = TableFeatures(read_columns(steps, list(getattr(train, "columns", [])))).fit(
-            train
-        )
+        features = TableFeatures(read_columns(steps, getattr(train, "columns", ()))).fit(train)
         if not steps or all(features.usual_words_):  # words that are all rare are texts
             return features
     reached = after(steps, train)
@@ -63,7 +61,7 @@ def read_columns(steps: Sequence[Any], names: Sequence[Any]) -> list[Any] | None
         first = first.steps[0][1]
     if isinstance(first, TableFeatures):
         return None if first.columns is None else list(first.columns)
-    if not isinstance(first, ColumnTransformer) or not names:
+    if not isinstance(first, ColumnTransformer) or not len(names):
         return None
     places = first._transformer_to_input_indices
     read = {p for name, part, _ in first.transformers_ if part != "drop" for p in places[name]}
