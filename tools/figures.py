@@ -155,8 +155,8 @@ def take_service(page: Browser, demo: Path, folder: Path) -> None:
             page.open(f"{url}/", width=WIDTH)
             page.until("!document.getElementById('content').hidden")
             words = json.dumps(", ".join(f"{value:.2f}" for value in row))
-            page.run(f"document.getElementById('logits').value = {words}")
-            page.run("document.querySelector('#logits-form button.main').click()")
+            page.run(f"document.getElementById('rows').value = {words}")
+            page.run("document.querySelector('#rows-form button.main').click()")
             page.until("document.querySelector('.bars')")
             take(page, name, limit=1500)
 

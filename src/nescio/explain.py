@@ -130,10 +130,7 @@ class ColumnRange(NamedTuple):
         """Write the value, the usual range and the excess."""
         value, usual = self.value, "rare or new"
         if not isinstance(value, str):
-            # The rest of an end is the room for rounding that a range has.
-            unit = max(self.high - self.low, abs(self.high) * 1e-6) or 1.0
-            low, high = (round(end / unit, 5) * unit + 0.0 for end in (self.low, self.high))
-            value, usual = f"{value:.5g}", f"{low:.4g} to {high:.4g}"
+            value, usual = f"{value:.5g}", f"{self.low:.4g} to {self.high:.4g}"
         return value, usual, f"{self.excess:.3g}"
 
     def text(self) -> str:
@@ -716,16 +713,27 @@ class RangesExplanation(ExplainedVerdicts):
         ranges = [
             ColumnRange(
                 self.names[c] if self.names else f"{kind} {c}",
-                values[c] if isinstance(values[c], str) else float(values[c]),
-                *(float(part[c]) for part in (self.low, self.high, excess)),
+                # By its text, or 0.1 in float32 would become 0.10000000149.
+                values[c] if isinstance(values[c], str) else float(str(values[c])),
+                *_plain_ends(float(self.low[c]), float(self.high[c])),
+                float(excess[c]),
             )
             for c in outside or order[: _SHOWN_COLUMNS if self.names else 0]
         ]
         if beyond > 0 or not ranges:
-            ranges.append(ColumnRange(_DISTANCE, *map(float, (length, *self.whole_range, beyond))))
+            ends = _plain_ends(*map(float, self.whole_range))
+            ranges.append(ColumnRange(_DISTANCE, float(length), *ends, float(beyond)))
             ranges.sort(key=lambda column: -column.excess)
         return self._reason(row, term="excess", ranges=tuple(ranges))
 
     def columns(self) -> dict[str, Any]:
         """Return `unusual`: for each sample what is furthest out of its range; empty if nothing."""
         return self._table({"unusual": [reason.largest() for reason in self]})
+
+
+def _plain_ends(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of a range without the room for rounding that it has."""
+    unit = max(high - low, abs(high) * 1e-6) or 1.0
+    ends = [round(end / unit, 5) * unit + 0.0 for end in (low, high)]  # NaN of a word
+    low, high = (float(f"{end:.{3 + len(f'{abs(end) / unit:.0f}')}g}") for end in ends)
+    return low, high

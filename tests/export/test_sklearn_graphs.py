@@ -348,6 +348,7 @@ def test_the_file_knows_the_columns_of_a_table_and_their_units(tmp_path):
     frame = pd.DataFrame(INPUTS, columns=NAMES)
     frame.iloc[::20, 0] = np.nan
     frame["column 2"] = np.exp(frame["column 2"])  # counts by its logarithm
+    frame["id"] = range(len(frame))  # not read
     read = ColumnTransformer(
         [("read", make_pipeline(SimpleImputer(), StandardScaler()), NAMES[:3])]
     )
@@ -357,12 +358,16 @@ def test_the_file_knows_the_columns_of_a_table_and_their_units(tmp_path):
     path = tmp_path / "table.onnx"
     with pytest.raises(ns.NescioError, match=f"lacks the columns {NAMES[0]!r} of the model"):
         ns.export_onnx(guarded, path, samples=frame[NEW][NAMES[1:]])
-    ns.export_onnx(guarded, path, samples=frame[NEW][NAMES[::-1]])
+    ns.export_onnx(guarded, path, samples=frame[NEW][NAMES[2::-1]])
     exported = ns.wrap(path, detector=guarded.detector)
-    assert exported.runner.columns == tuple(NAMES)
+    assert exported.runner.columns == tuple(NAMES[:3])
+    ordinary = pd.DataFrame([exported.runner.metadata("nescio.example", dict)["input"]])
+    ordinary.columns = NAMES[:3]
+    assert exported(ordinary).in_distribution.all()
+    assert not (frame[NAMES[:3]].round(4) == ordinary.loc[0].round(4)).all(axis=1).any()
     strange = frame[NEW][:3].assign(**{"column 2": 1e4})
     strange.iloc[1, 1] = np.nan  # no training row lacks it
-    turned = strange[NAMES[::-1]].assign(other="text")  # columns are found by name
+    turned = strange[NAMES[2::-1]].assign(other="text")  # columns are found by name
     np.testing.assert_allclose(
         exported(turned).assessment.scores, guarded(strange).assessment.scores
     )
@@ -382,5 +387,5 @@ def test_the_file_knows_the_columns_of_a_table_and_their_units(tmp_path):
     with pytest.raises(ns.detectors.NotCalibratedError, match="output in_distribution"):
         ns.wrap(path)(strange)
     again = tmp_path / "again.onnx"
-    ns.export_onnx(exported, again, samples=strange.to_numpy())
-    assert ns.wrap(again).runner.columns == tuple(NAMES)
+    ns.export_onnx(exported, again, samples=strange[NAMES[:3]].to_numpy())
+    assert ns.wrap(again).runner.columns == tuple(NAMES[:3])

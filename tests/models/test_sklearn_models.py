@@ -3,6 +3,7 @@ import pytest
 from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron, RidgeClassifier
@@ -12,7 +13,7 @@ from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import nescio as ns
 from nescio.errors import InputError, LabelMismatchError, ParameterError, ShapeError
@@ -98,6 +99,13 @@ def test_data_frames_and_sparse_matrices_are_taken(multi_label):
     place = r"infinite number is in row 3 \(counted from 0\), column 'c'"
     with pytest.raises(InputError, match=place):
         ns.wrap(model).outputs(frame.assign(c=np.where(frame.index == 3, np.inf, 0.0)))
+    with_words = frame.assign(a=np.where(frame["a"] > 0, "high", "low"))
+    encoder = make_column_transformer((OneHotEncoder(), ["a"]), remainder="passthrough")
+    of_words = make_pipeline(encoder, OneVsRestClassifier(LogisticRegression()))
+    of_words.fit(with_words, truth)
+    empty = with_words[:3].assign(a=np.nan)
+    with pytest.raises(InputError, match=r"columns 'a' have no value, so .*frame.astype"):
+        ns.wrap(of_words).outputs(empty)
     # Neither rows as dicts nor an array of objects are a table.
     with pytest.raises(InputError, match=r"got a dict. Pass a table.*pd.DataFrame\(\[row\]\)"):
         ns.wrap(model).outputs(frame.iloc[0].to_dict())

@@ -96,6 +96,13 @@ def test_a_column_that_is_mostly_small_counts_by_its_logarithm(rng):
     assert (known[:, 2] == visits).all()  # 3, not 3.0000000000000004
 
 
+def test_numbers_are_shown_without_the_digits_of_float32():
+    ages = np.arange(18.0, 90.0)[:, None]
+    features = TableFeatures().fit(ages)
+    single = features.transform(ages).astype(np.float32)
+    assert in_units(features.units(), single)[:, 0].tolist() == ages[:, 0].tolist()
+
+
 def test_columns_are_found_by_name_if_the_pipeline_finds_them_so(rng):
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(rng.normal(size=(400, 3)), columns=list("abc"))
@@ -118,9 +125,8 @@ def test_a_rare_word_does_not_hide_a_new_one(rng):
     transformed = features.transform(new)
     np.testing.assert_array_equal(transformed[:, 4], [0, 1, 8, 8])  # after x, if missing, 2 cities
     np.testing.assert_array_equal(transformed[:, 5], 1)
-    known = features.transform(table)
-    ranges = SimpleNamespace(features=transformed, low=known.min(0), high=known.max(0))
-    shown = features.shown(new, ranges)
+    low, high = features.transform(table).min(0), features.transform(table).max(0)
+    shown = features.shown(new, SimpleNamespace(features=transformed, low=low, high=high))
     assert [row[4] for row in shown["values"]] == [None, None, "Tokyo", "missing"]
 
 

@@ -116,9 +116,14 @@ def test_requests_name_their_groups(client, detector_file, some_logits):
     named = service.post("/v1/score", json=body | {"groups": ["front", "rear", "new"]}).json()
     assert named["group"] == ["front", "rear", "all"]
     assert named["p_value"] == expected.p_values.tolist()
+    [warning] = named["warnings"]
+    assert warning.startswith("No threshold was calibrated for 1 group: 'new', with 1 row; calib")
+    unknown = score(service, encode_tensors({"logits": logits}, {}), SAFETENSORS, group="new")
+    assert "with all 3 rows" in decode_tensors(unknown.content, "the answer")[1]["warnings"][0]
     together = service.post("/v1/score?group=rear&explain=true", json=body).json()
     assert together["group"] == ["rear"] * 3
     assert len(together["explanation"]) == 3
+    assert "warnings" not in together
     binary = score(service, encode_tensors({"logits": logits}, {}), SAFETENSORS, group="rear")
     assert decode_tensors(binary.content, "the answer")[1]["groups"] == ["rear"]
     refused(service.post("/v1/score", json=body), 422, "?group=NAME")

@@ -39,11 +39,11 @@ BAD_JSON = {
         'Send a body such as {"logits":[[2.5,',
     ),
     "inputs": (b'{"inputs": {"x": [[1, 2]]}}', 400, "To send inputs, use /v1/predict."),
-    "text": (b'{"logits": [["1", "2", "3", "4"]]}', 400, '"-inf" for a masked label'),
+    "text": (b'{"logits": [["1", "2", "3", "4"]]}', 400, "Not a number: '1'"),
     "null": (b'{"logits": [[1, 2, 3, 4], [1, null, 3, 4]]}', 422, "in 1 of 2 rows: 1"),
     "plus infinity as text": (b'{"logits": [["inf", 2, 3, 4]]}', 400),
     "a flat row": (b'{"logits": [1, 2, 3, 4]}', 400, 'Send a body such as {"logits":[['),
-    "bools": (b'{"logits": [[true, 2, 3, 4]]}', 400, "Send numbers, and"),
+    "bools": (b'{"logits": [[true, 2, 3, 4]]}', 400, "Send a body such as"),
     "a text": (b'{"logits": [["high", 2, 3, 4]]}', 400, "Not a number: 'high'"),
     "no logits": (b"{}", 400, 'Send a body such as {"logits":[['),
     "numbers as ids": (

@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 from nescio.service import requests, server as server_module
-from nescio.service.server import Server, config_of
+from nescio.service.server import Server
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -20,7 +20,7 @@ async def serving(application):
     """Run uvicorn in this event loop; give the server and a function that connects to it."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    server = Server(config_of(application), application.service)
+    server = Server(application)
     running = asyncio.create_task(server.serve(sockets=[listening]))
     while not server.started:
         await asyncio.sleep(0.01)

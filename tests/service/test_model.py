@@ -15,6 +15,7 @@ pytest.importorskip("PIL.Image")
 
 HALF = {"size": 8, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
 NAMES = ["cat", "dog", "bird", "car"]
+EMPTY = {"columns": [], "example": []}
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_images_of_any_colours_are_taken(images):
 def test_the_description_says_what_the_model_takes(images):
     result = images().get("/v1/detector").json()["model"]
     [image] = result["inputs"]
-    assert image == {"name": "image", "shape": [None, 3, 8, 8], "dtype": "float32", "columns": []}
+    assert image == {"name": "image", "shape": [None, 3, 8, 8], "dtype": "float32"} | EMPTY
     assert result["preprocessing"] == HALF
 
 
@@ -241,6 +242,7 @@ def test_predictions_have_the_ids_and_groups_of_the_body(client, detector_file, 
     body = {"inputs": {"row": [[1, 2, 3, 4]] * 2}, "ids": ["x", "y"]}
     answer = service.post("/v1/predict", json=body | {"groups": ["a", "c"]}).json()
     assert (answer["id"], answer["group"]) == (["x", "y"], ["a", "all"])
+    assert answer["warnings"][0].startswith("No threshold was calibrated for 1 group: 'c', with 1")
     refused(service.post("/v1/predict", json=body), 422, "one per row as groups")
     refused(service.post("/v1/predict", json=body | {"groups": ["a"]}), 422, "one row per sample")
 
@@ -433,7 +435,12 @@ def test_the_columns_of_a_table_are_sent_and_explained_by_name(client, tmp_path)
     row = {"height": 169, "age": 47.0, "pressure": 400.0}
     refused(predict(row), 422, "Input 'height' must be a list, also for one row: [169]")
     refused(predict(by_name | {"input": rows}), 422, "twice: by its columns and as a matrix. Send")
-    refused(service.post("/v1/predict", json=rows), 400, '{"inputs":{"age":[0.5],"pres')
+    refused(service.post("/v1/predict", json=rows), 400, 'Send a body such as {"inputs":{"age":[')
+    [described] = service.get("/v1/detector").json()["model"]["inputs"]
+    assert predict({"input": [described["example"]]}).json()["in_distribution"] == [True]
+    assert predict(by_name | {"id": ["a", 7], "note": [None]}).json()["score"] == answer["score"]
+    assert [len(e["ranges"]) > 0 for e in answer["explanation"]] == [False, True]
+    assert all(range_["excess"] > 0 for e in answer["explanation"] for range_ in e["ranges"])
     refused(predict(by_name | {"age": [44.0]}), 422, "equally many rows")
     refused(predict(by_name | {"age": [True, False]}), 422, "got true or false: send 1 or 0.")
     fault = "Missing: 'age'. Not known: 'Age'. Send age, pressure, height, or input."
@@ -455,10 +462,11 @@ def test_words_of_a_table_are_sent_as_text(client, tmp_path):
     from sklearn.preprocessing import OneHotEncoder
 
     rng = np.random.default_rng(0)
-    table = pandas.DataFrame({"site": rng.choice(["north", "south"], 900)})
+    table = pandas.DataFrame({"id": range(900), "site": rng.choice(["north", "south"], 900)})
     table["age"], labels = rng.normal(50, 15, 900), rng.random((900, 2)) < 0.4
     encoder = OneHotEncoder(handle_unknown="ignore")
-    steps = ColumnTransformer([("words", encoder, ["site"])], remainder="passthrough")
+    parts = [("words", encoder, ["site"]), ("id", "drop", ["id"])]
+    steps = ColumnTransformer(parts, remainder="passthrough")
     model = make_pipeline(steps, MultiOutputClassifier(LogisticRegression()))
     model.fit(table[:400], labels[:400])
     guarded = ns.wrap(model).fit(table[:400], labels[:400]).calibrate(table[400:])
@@ -475,6 +483,7 @@ def test_words_of_a_table_are_sent_as_text(client, tmp_path):
         return service.post("/v1/predict?explain=true", json={"inputs": inputs})
 
     rows = pandas.DataFrame({"site": ["north", "mars", None], "age": [50.0, 50.0, 50.0]})
+    assert described[1]["example"] in (["north"], ["south"])
     answer = predict({"site": ["north", "mars", None], "age": [50, 50, 50]}).json()
     expected = guarded(rows)
     assert answer["in_distribution"] == expected.in_distribution.tolist() == [True, False, False]

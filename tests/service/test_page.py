@@ -104,8 +104,8 @@ def text(page, selector):
 def paste(page, logits):
     words = logits if isinstance(logits, str) else json.dumps(logits)
     page.run("document.getElementById('verdict').replaceChildren()")
-    page.run(f"document.getElementById('logits').value = {json.dumps(words)}")
-    page.run("document.querySelector('#logits-form button.main').click()")
+    page.run(f"document.getElementById('rows').value = {json.dumps(words)}")
+    page.run("document.querySelector('#rows-form button.main').click()")
 
 
 def post(url, logits, query=""):
@@ -297,12 +297,12 @@ def test_a_missing_value_is_an_error_that_names_the_row(page):
 )
 def test_what_is_wrong_with_the_text_is_said_before_the_service_is_asked(page, words, message):
     paste(page, words)
-    assert text(page, "#logits-error") == message
-    assert page.run("document.getElementById('logits').getAttribute('aria-invalid')") == "true"
+    assert text(page, "#rows-error") == message
+    assert page.run("document.getElementById('rows').getAttribute('aria-invalid')") == "true"
     assert not any("/v1/score" in asked for asked in page.requested)
     paste(page, IN)
     verdict(page)
-    assert text(page, "#logits-error") == ""
+    assert text(page, "#rows-error") == ""
 
 
 def test_several_rows_make_a_table_to_choose_from(page):
@@ -340,20 +340,31 @@ def test_rows_of_a_table_are_inputs_of_the_model(browser, folder, save_graph, tm
     eye = {"eye": np.eye(3, 6, dtype=np.float32)}
     nodes = [("MatMul", ["row", "eye"], ["logits"], {})]
     ends = [("row", "float", ["batch", 3])], [("logits", "float", ["batch", 6])]
-    columns = {"nescio.columns": {"row": ["age", "bmi", "iron"]}}
+    columns = {
+        "nescio.columns": {"row": ["age", "bmi", "iron"]},
+        "nescio.example": {"row": [1.0, 2.5, 3.0]},
+    }
     model = save_graph(tmp_path / "table.onnx", nodes, *ends, eye, columns)
     with serving(folder / "tagger.nescio", "--model", model) as (_, url):
         browser.open(f"{url}/")
         browser.until(_READY)
-        assert text(browser, "#logits-form h3") == "Inputs of the model"
-        assert text(browser, "#logits-hint").startswith("3 numbers per row, in the order of the")
-        assert "columns in training: age, bmi, iron; or" in text(browser, "#logits-hint")
+        assert text(browser, "#rows-form h3") == "Table rows"
+        assert "names of their columns, in any order. The model reads 3" in text(
+            browser, "#rows-hint"
+        )
+        example = "document.getElementById('rows').placeholder"
+        assert browser.run(example) == "age,bmi,iron\n1,2.5,3"
+        browser.run("document.getElementById('example').click()")
+        assert verdict(browser) == "✓ In-distribution"
+        assert text(browser, "#rows-notes") == ""
         strange, usual = [-4.5, -5, -4, 0, 0, 0], [1, 2, 3, 0, 0, 0]
         assert score_of(folder, strange) < score_of(folder, usual)
         # By position, or by the names of the columns; the most suspicious row comes first.
         for rows in (
             "1\t2\t3\n-4.5\t-5\t-4",
-            "who,bmi,iron,age\r\nAnn,2,3,1\r\nBob,-5,-4,-4.5\r\n",
+            "1, 2, 3\n-4.5\t-5\t-4",
+            "[[1. 2. 3.]\n [-4.5 -5. -4.]]",
+            'who,bmi,iron,age\r\n"Ann, B",2,3,1\r\nBob,-5,-4,-4.5\r\n',
             '"iron";"age";"bmi"\n3;1;2\n-4;-4,5;-5',
             "age bmi iron\n1 2 3\n-4.5 -5 -4",
         ):
@@ -361,23 +372,64 @@ def test_rows_of_a_table_are_inputs_of_the_model(browser, folder, save_graph, tm
             verdict(browser)
             assert shown_score(browser) == pytest.approx(score_of(folder, strange), rel=1e-3)
             assert text(browser, "tbody button") == "Row 2"
-        paste(browser, "age,iron\n1,2")
-        assert text(browser, "#logits-error") == "The first line lacks the columns bmi."
+            unused = "Not used, because the model does not read it: “who”."
+            assert text(browser, "#rows-notes") == ("" if "who" not in rows else unused)
+        for rows, fault in {
+            "Age,iron,bmi\n1,2,3": "The first line lacks “age”. Not used, because the model does "
+            "not read it: “Age”.",
+            "age,bmi,iron\n1,2,3\n1,2": "Row 2 has 2 cells, but the first line has 3.",
+            "age,bmi,iron\n1,2,3\nold,2,3": "Row 2, column age: “old” is not a number.",
+            "age,bmi,iron": "Paste rows below the names of the columns.",
+            "1,2": "The row has 2 cells; the model needs 3, one per column.",
+        }.items():
+            paste(browser, rows)
+            assert text(browser, "#rows-error") == fault
+        paste(browser, "age,bmi,iron\n1,2,3\n1,,NA")
+        assert text(browser, "#rows-notes") == "Row 2 has no bmi, iron."
         paste(browser, '{"age": 50}')
         browser.until("document.querySelector('#verdict .trouble')")
-        assert '{"inputs":{"age":[0.5],"bmi":[0.5],"iron":[0.5]}}' in text(browser, "#verdict")
-        paste(browser, "4.5, -5, 4\n1\t2\t3")
-        verdict(browser)
-        assert text(browser, "caption").endswith("of 2 flagged.")
-        assert browser.run("getComputedStyle(document.forms['logits-form']).marginTop") == "0px"
-        paste(browser, "1,,2")
-        said = (
-            "The row has 2 numbers; the model needs 3, one per column. Write nan for an empty cell."
-        )
-        assert text(browser, "#logits-error") == said
+        assert '{"inputs":{"age":[1.0],"bmi":[2.5],"iron":[3.0]}}' in text(browser, "#verdict")
+        assert browser.run("getComputedStyle(document.forms['rows-form']).marginTop") == "0px"
         paste(browser, json.dumps({"logits": [IN]}))
         assert verdict(browser) == "✓ In-distribution"
         assert shown_score(browser) == pytest.approx(score_of(folder, IN), rel=1e-3)
+        browser.close()
+
+
+@pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
+def test_rows_with_words_are_pasted_from_a_table(browser, tmp_path):
+    pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("skl2onnx")
+    from sklearn.compose import ColumnTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multioutput import MultiOutputClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    rng = np.random.default_rng(0)
+    table = pandas.DataFrame({"site": rng.choice(["north, upper", "south"], 900)})
+    table["age"], labels = rng.normal(50, 15, 900), rng.random((900, 2)) < 0.4
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    steps = ColumnTransformer([("words", encoder, ["site"])], remainder="passthrough")
+    model = make_pipeline(steps, MultiOutputClassifier(LogisticRegression()))
+    model.fit(table[:400], labels[:400])
+    guarded = ns.wrap(model).fit(table[:400], labels[:400]).calibrate(table[400:])
+    guarded.save(tmp_path / "t.nescio")
+    ns.export_onnx(guarded, tmp_path / "t.onnx", samples=table[:20])
+    with serving(tmp_path / "t.nescio", "--model", tmp_path / "t.onnx") as (_, url):
+        browser.open(f"{url}/")
+        browser.until(_READY)
+        assert text(browser, "#rows-form h3") == "Table rows"
+        assert browser.run("document.getElementById('rows').placeholder").startswith("age,site\n")
+        browser.run("document.getElementById('example').click()")
+        assert verdict(browser) == "✓ In-distribution"
+        paste(browser, 'id,site,age\n1,"north, upper",50\n2,mars,50\n3,,50')
+        browser.until("document.querySelectorAll('tbody tr').length === 3")
+        rows = browser.run("[...document.querySelectorAll('tbody tr')].map(r => r.innerText)")
+        assert [row.split("\t")[:2] for row in rows][2] == ["Row 1", "✓ in"]
+        assert text(browser, "#rows-notes").endswith("“id”. Row 3 has no site.")
+        assert "the values of the columns in their" in text(browser, "#details .parts")
+        paste(browser, "site,age\nsouth,old")
+        assert text(browser, "#rows-error") == "The row, column age: “old” is not a number."
         browser.close()
 
 
@@ -393,7 +445,7 @@ def choose(page, *files):
 
 
 def test_there_is_no_field_for_what_nobody_can_paste(browser, folder, save_graph, tmp_path):
-    shown = "document.getElementById('logits-form').checkVisibility()"
+    shown = "document.getElementById('rows-form').checkVisibility()"
     nodes = [
         ("ReduceMean", ["image"], ["features"], {"axes": [2, 3], "keepdims": 0}),
         ("MatMul", ["features", "eye"], ["logits"], {}),
@@ -445,7 +497,7 @@ def test_images_can_be_dropped_several_at_once_and_a_bad_one_spoils_only_itself(
     rows = page.run("[...document.querySelectorAll('tbody tr')].map(r => r.innerText.split('\\t'))")
     assert [row[:2] for row in rows] == [["grey.png", "✗ OUT"], ["red.png", "✓ in"]]
     assert text(page, "caption") == "1 of 2 flagged."
-    assert text(page, "#rows .trouble").startswith("damaged.png: Cannot read the image")
+    assert text(page, "#several .trouble").startswith("damaged.png: Cannot read the image")
 
 
 # --- traffic, token, life ---------------------------------------------------------------------
@@ -582,10 +634,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(browser, folder):
         _enter(browser, "open sesame")
         browser.until(_READY)
         browser.until("document.getElementById('traffic').innerText.startsWith('No traffic yet')")
-        assert (
-            text(browser, "#no-images")
-            == "This service has no model: give it the outputs of yours."
-        )
+        assert text(browser, "#rows-hint").startswith("This service has no model: give it the out")
         assert browser.run("document.getElementById('images').hidden")
         paste(browser, IN)
         assert verdict(browser) == "✓ In-distribution"

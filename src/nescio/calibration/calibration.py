@@ -556,31 +556,36 @@ class Calibration(Result):
             counts = group_counts(logits, self.by)
             counts = np.array(self.ranks)[counts] if self.ranks else counts
             return _names_of_counts(list(self.thresholds), self.edges, counts)
-        own = list(self.thresholds)[:-1]
         if groups is None:
             by, option = "group", "--group-column"
             if self.column is not None:
                 by, option = f"the column {self.column!r}", f"--group-column {self.column}"
             raise MissingInputError(
                 f"the detector was calibrated by {by}: pass groups=... ({option}), with one of "
-                f"{listed(own)} per sample."
+                f"{listed(list(self.thresholds)[:-1])} per sample."
             )
         names = checked_groups(groups, n_samples)
-        unknown = sorted(set(names.tolist()) - set(self.thresholds))
-        if unknown:
-            rows = np.isin(names, unknown)
-            n_rows = f"{'all ' if rows.all() else ''}{counted(int(rows.sum()), 'row')}"
-            alike = ((name, nearest(name, own)[:-1]) for name in unknown[:_HINTED])
-            hint = next((f"{hint} by {name!r}?" for name, hint in alike if hint), "")
-            which = listed([name or "(no name)" for name in unknown])
-            warn(
-                f"no threshold was calibrated for {counted(len(unknown), 'group')}: {which}, with "
-                f"{n_rows}; calibrated are {listed(own)}.{hint} The threshold of all samples "
-                "together holds there, and promises nothing for a group.",
-                GroupWarning,
-            )
-            names = np.where(rows, ALL, names)
+        if text := self.without_threshold(names):
+            warn(text, GroupWarning)
+            names = np.where(np.isin(names, list(self.thresholds)), names, ALL)
         return names
+
+    def without_threshold(self, names: NDArray[np.str_]) -> str:
+        """Say which of the user's groups have no threshold of their own; "" if all have one."""
+        own = list(self.thresholds)[:-1]
+        unknown = sorted(set(names.tolist()) - set(self.thresholds))
+        if not unknown:
+            return ""
+        rows = np.isin(names, unknown)
+        n_rows = f"{'all ' if rows.all() else ''}{counted(int(rows.sum()), 'row')}"
+        alike = ((name, nearest(name, own)[:-1]) for name in unknown[:_HINTED])
+        hint = next((f"{hint} by {name!r}?" for name, hint in alike if hint), "")
+        which = listed([name or "(no name)" for name in unknown])
+        return (
+            f"no threshold was calibrated for {counted(len(unknown), 'group')}: {which}, with "
+            f"{n_rows}; calibrated are {listed(own)}.{hint} The threshold of all samples "
+            "together holds there, and promises nothing for a group."
+        )
 
     def check_any_group(self, names: Iterable[str] | None) -> None:
         """Raise if no row is in a calibrated group of the user; the names are of `group_names`."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nescio._io.files import check_target, replacing
+from nescio._io.files import check_target, finite, replacing
 from nescio._io.tables import MATRICES
 from nescio._validation import Array
 from nescio._version import __version__
@@ -41,9 +41,11 @@ from nescio.export.parity import (
 )
 from nescio.models import Runner, Wrapped, wrap
 from nescio.models.images import PREPROCESSING_KEY
+from nescio.models.inputs import n_rows
 from nescio.models.onnx_models import (
     COLUMNS_KEY,
     DETECTOR_KEY,
+    EXAMPLE_KEY,
     LABEL_NAMES_KEY,
     TABLE_KEY,
     THRESHOLD_KEY,
@@ -140,7 +142,8 @@ def export_onnx(
     runner = plan.runner
     fixed_batch = None if runner is None else runner.fixed_batch
     from_probs = runner is not None and bool(runner.from_probs)
-    content = to_bytes(plan.model, _metadata(plan))
+    facts = _metadata(plan)
+    content = to_bytes(plan.model, facts)
     session = open_session(content)
     parts = [
         check_parity(
@@ -152,6 +155,9 @@ def export_onnx(
         )
         for feed, expected in plan.checks
     ]
+    if samples is not None and fixed_batch is None:
+        example = _ordinary_row(session, plan.checks[0][0])
+        content = to_bytes(plan.model, facts | {EXAMPLE_KEY: json.dumps(example)})
     with replacing(path, force=force) as temporary:
         temporary.write_bytes(content)
     return Exported(
@@ -331,6 +337,21 @@ def _metadata(plan: _Plan) -> dict[str, str]:
         key: value if isinstance(value, str) else json.dumps(value, default=_plain)
         for key, value in facts.items()
         if value is not None
+    }
+
+
+def _ordinary_row(session: Any, feed: Feed) -> dict[str, list[Any]]:
+    """Return a row of a table by input, to try: of values of several samples, and none of them."""
+    if any(array.ndim != 2 or array.dtype.kind not in "fO" for array in feed.values()):
+        return {}
+    rng, rows = np.random.default_rng(0), np.resize(np.arange(n_rows(feed)), 256)
+    mixed = {name: rng.permuted(array[rows], axis=0) for name, array in feed.items()}
+    verdicts = run_graph(session, mixed, None)
+    best = np.argsort(-verdicts["score"])[: int(verdicts["in_distribution"].any())]
+    return {
+        name: finite([c if isinstance(c, str) else float(str(c)) for c in array[row]])
+        for name, array in mixed.items()
+        for row in best
     }
 
 

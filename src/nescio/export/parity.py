@@ -91,7 +91,7 @@ def typed_samples(runner: Any, samples: Any) -> Samples:
         feed = {name: runner.typed(name, part) for name, part in runner.by_name(data).items()}
         return Samples(feed, True, runner.columns_of)
     if runner.kind == "sklearn":
-        return _of_table(data, list(runner.columns))
+        return _of_table(data, runner)
     by_name = isinstance(data, Mapping) or runner.kind == "transformers"
     if isinstance(data, Mapping):
         named = {name: data[name] for name in runner.input_names(data)}
@@ -108,16 +108,17 @@ def typed_samples(runner: Any, samples: Any) -> Samples:
     return Samples(feed, by_name)
 
 
-def _of_table(data: Any, names: list[str]) -> Samples:
-    """Return one matrix of numbers and, of a data frame, a second one of words."""
+def _of_table(data: Any, runner: Any) -> Samples:
+    """Return one matrix of the numbers that are read and, of a data frame, a second of words."""
+    names, read = runner.columns, runner.read
     try:
         if not names:
             return Samples({"input": numbers_of(data)}, by_name=False)
         make = require("pandas", None).DataFrame
         is_pandas = hasattr(data, "select_dtypes")
-        frame = with_columns(data, names) if is_pandas else make(numbers_of(data), None, names)
+        frame = with_columns(data if is_pandas else make(numbers_of(data), None, names), read)
         words = list(frame.select_dtypes(WORDS))
-        columns = {"input": [name for name in names if name not in words], "words": words}
+        columns = {"input": [name for name in read if name not in words], "words": words}
         columns = {name: part for name, part in columns.items() if part}
         cells = {"input": numbers_of, "words": words_of}
         feed = {name: cells[name](frame[part]) for name, part in columns.items()}
@@ -212,7 +213,7 @@ def with_odd_words(wrapped: Wrapped, samples: Samples) -> list[tuple[Samples, Ou
         return []
     odd, cells = [], samples.frame.select_dtypes(WORDS).to_numpy(object)
     for word in (NEW_WORD, next(iter(cells[samples.feed["words"] == ""]), np.nan)):
-        rows = _of_table(new_words(samples.frame, word=word), list(samples.frame))
+        rows = _of_table(new_words(samples.frame, word=word), wrapped.runner)
         with warnings.catch_warnings(), suppress(InputError):
             warnings.simplefilter("ignore")
             odd.append((rows, run_samples(wrapped, rows)))

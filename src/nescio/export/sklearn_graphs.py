@@ -156,7 +156,7 @@ class _Nodes:
 
     def _taken(self, tensor: str, places: Any) -> str:
         """Return some columns of a tensor, or of the table: of the input that has all of them."""
-        if tensor == _MIXED:
+        if tensor == self.table and self.columns:
             names = [self.columns[place] for place in places]
             held = [name for name, part in self.samples.columns.items() if {*names} <= {*part}]
             if not held:

@@ -38,8 +38,8 @@ LABEL_NAMES_KEY = "nescio.label_names"
 DETECTOR_KEY, THRESHOLD_KEY = "nescio.detector", "nescio.threshold"
 """Where it keeps the name and the thresholds of the detector in it."""
 
-COLUMNS_KEY, TABLE_KEY = "nescio.columns", "nescio.table"
-"""Where it keeps the names of each input's columns, and the units of the features of a table."""
+COLUMNS_KEY, TABLE_KEY, EXAMPLE_KEY = "nescio.columns", "nescio.table", "nescio.example"
+"""Where it keeps the columns of each input of a table, the units of its features, and a row."""
 
 DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,

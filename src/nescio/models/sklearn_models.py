@@ -17,7 +17,7 @@ from nescio.errors import InputError, MissingInputError, NescioError, ParameterE
 from nescio.explain import ExplainedVerdicts
 from nescio.models.base import AUTO_LAYER, PREPARED, Runner, layer_names
 from nescio.models.inputs import as_texts, length_of, n_rows
-from nescio.models.table_features import TableFeatures, after, table_features
+from nescio.models.table_features import TableFeatures, after, read_columns, table_features
 from nescio.outputs.outputs import INPUT, PENULTIMATE, check_label_names
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
@@ -85,6 +85,13 @@ class SklearnRunner(Runner):
     def columns(self) -> tuple[str, ...]:
         """The names of the columns of the data frame that the model was fitted to."""
         return tuple(map(str, getattr(self.model, "feature_names_in_", ())))
+
+    @property
+    def read(self) -> list[str]:
+        """Those of the columns that the model, or the features of the detector, read."""
+        parts = [self._steps] + [[self.prepare]] * (PREPARED in self.layers)
+        read = {n for steps in parts for n in read_columns(steps, self.columns) or self.columns}
+        return [name for name in self.columns if name in read or INPUT in self.layers]
 
     @property
     def table(self) -> dict[str, Any] | None:
@@ -218,6 +225,10 @@ class SklearnRunner(Runner):
             elif "no attribute 'lower'" in str(error):  # of a vectoriser
                 hint = " The model takes texts: pass a list of them."
             fault = cut(str(error), 400).rstrip(".")  # scikit-learn may show all of the data
+            if "isnan" in fault and hasattr(inputs, "select_dtypes"):  # of an encoder of words
+                empty = ", ".join(repr(n) for n, cells in inputs.items() if cells.isna().all())
+                fault = f"the columns {empty} have no value, so pandas takes them for numbers"
+                hint = " If they are words, pass frame.astype({name: object})."
             raise InputError(f"the model cannot run on these inputs: {fault}.{hint}") from error
 
 

@@ -41,7 +41,7 @@ def table_features(train: Any, steps: Sequence[Any]) -> TableFeatures | Pipeline
     """
     features, table = None, _as_pandas(train)
     if not sparse.issparse(table) and _is_table(table) and np.shape(table)[1] <= MOST_FEATURES:
-        features = TableFeatures(_read_columns(steps, table)).fit(table)
+        features = TableFeatures(read_columns(steps, getattr(table, "columns", ()))).fit(table)
         if not steps or all(features.usual_words_):  # words that are all rare are texts
             return features
     reached = after(steps, train)
@@ -60,16 +60,18 @@ def _is_table(data: Any) -> bool:
     return array.ndim == 2 and (array is data or array.dtype.kind in "fiub")
 
 
-def _read_columns(steps: Sequence[Any], train: Any) -> list[Any] | None:
-    """Return the columns of a data frame that the steps read, if they choose them by name."""
+def read_columns(steps: Sequence[Any], names: Sequence[Any]) -> list[Any] | None:
+    """Return those columns of a data frame that the steps read, if they choose them by name."""
     first: Any = steps[0] if steps else None
     while hasattr(first, "steps"):
         first = first.steps[0][1]
-    if not isinstance(first, ColumnTransformer) or not hasattr(train, "select_dtypes"):
+    if isinstance(first, TableFeatures):
+        return None if first.columns is None else list(first.columns)
+    if not isinstance(first, ColumnTransformer) or not len(names):
         return None
     places = first._transformer_to_input_indices
     read = {p for name, part, _ in first.transformers_ if part != "drop" for p in places[name]}
-    return list(train.columns[sorted(read)])
+    return [names[place] for place in sorted(read)]
 
 
 def after(steps: Sequence[Any], inputs: Any) -> Any:
@@ -244,7 +246,8 @@ def in_units(units: dict[str, Any], features: NDArray[np.floating[Any]]) -> Floa
     bent: Floats = mean + scale * features[:, : len(mean)]
     with np.errstate(all="ignore"):  # of columns that have no bend
         numbers = bends * (np.exp(np.maximum(bent, 0)) + np.minimum(bent, 0))
-    rounded = np.vectorize(lambda value: float(f"{value:.12g}"), otypes=[float])
+    digits = min(12, np.finfo(features.dtype).precision)
+    rounded = np.vectorize(lambda value: float(f"{value:.{digits}g}"), otypes=[float])
     shown: Floats = rounded(np.where(bends > 0, numbers, bent))  # 3, not 3.0000000000000004
     return shown
 

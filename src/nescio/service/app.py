@@ -100,13 +100,11 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     outputs = await service.coding(n_bytes, decode_outputs, *how)
     outputs = engine.prepared(outputs, query.group)
     # First: rows that cannot be explained are an error, and must not become traffic.
-    explained = await service.in_thread(engine.explain, outputs) if query.explain else {}
+    further = await service.in_thread(engine.explain, outputs) if query.explain else {}
     request.result = result = await service.verdicts(engine, outputs, query.watch)
-    if query.explain:
-        return Answer(msgspec.json.encode(verdict_columns(result.assessment) | explained))
-    kind = request.accepted_format()
-    n_bytes = _BYTES_PER_VERDICT * len(outputs)
-    content = await service.coding(n_bytes, encode_verdicts, kind, result.assessment)
+    kind = api.JSON if query.explain else request.accepted_format()
+    n_bytes, further = _BYTES_PER_VERDICT * len(outputs), further | engine.warned(outputs)
+    content = await service.coding(n_bytes, encode_verdicts, kind, result, further)
     if len(content) > _PIECE_BYTES:
         service.limits.hold(request, len(content))
     return Answer(content, kind)
@@ -125,11 +123,11 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     errors=(404,),
 )
 async def predict(service: Service, request: Request, query: api.PredictQuery) -> Answer:
-    """Predicted labels and verdict for an image or a text.
+    """Predicted labels and verdicts for an image, texts or the rows of a table.
 
-    Runs the model on an image, on texts, or on its inputs by name. Returns the predicted labels,
-    the probabilities and the verdicts. A service takes texts if it has a tokenizer: model.texts of
-    /v1/detector has the limits.
+    Runs the model on an image, on texts, or on inputs or columns by name. Returns the predicted
+    labels, the probabilities and the verdicts. A service takes texts if it has a tokenizer:
+    model.texts of /v1/detector has the limits.
     """
     engine, model = service.engine, service.engine.model
     if model is None:
@@ -145,7 +143,7 @@ async def predict(service: Service, request: Request, query: api.PredictQuery) -
     outputs = engine.prepared(outputs, query.group)
     explained = await service.in_thread(engine.explain, outputs) if query.explain else {}
     request.result = result = await service.verdicts(engine, outputs, query.watch)
-    columns = truncated | verdict_columns(result.assessment) | explained
+    columns = truncated | verdict_columns(result) | explained | engine.warned(outputs)
     logits = outputs.logits
     n_bytes = _BYTES_PER_VALUE * check_predictions(*logits.shape)
     names = engine.label_names or tuple(map(str, range(logits.shape[1])))
@@ -254,7 +252,7 @@ def _inputs(
     kind = request.media_type
     if kind in api.IMAGES:
         return model.image_input(body, decoders), {}, {}
-    sent, of_rows = decode_inputs(kind, body, model.words)
+    sent, of_rows = decode_inputs(kind, body, model.numbers)
     if isinstance(sent, dict):
         inputs, columns = model.checked(sent), {}
     else:

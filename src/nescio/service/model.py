@@ -14,7 +14,7 @@ from nescio.errors import InputError, NescioError, ParameterError, ShapeError
 from nescio.models import wrap
 from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.models.inputs import n_rows
-from nescio.models.onnx_models import DTYPES, THRESHOLD_KEY, OnnxRunner, words_of
+from nescio.models.onnx_models import DTYPES, EXAMPLE_KEY, THRESHOLD_KEY, OnnxRunner, words_of
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
 from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
@@ -67,9 +67,10 @@ class Model:
         if self.tokenizer is not None:
             self.texts = TextLimits(self.tokenizer.limit(), MAX_TEXTS, MAX_CHARACTERS)
         nodes, names = runner.session.get_inputs(), runner.columns_of
-        self.inputs = {node.name: _described(node, names.get(node.name, [])) for node in nodes}
-        words = (entry for entry in self.inputs.values() if entry.dtype == "str")
-        self.words = {name for entry in words for name in (entry.name, *entry.columns)}
+        rows = runner.metadata(EXAMPLE_KEY, dict) or {}
+        self.inputs = {node.name: _described(node, names, rows) for node in nodes}
+        numbers = (entry for entry in self.inputs.values() if entry.dtype != "str")
+        self.numbers = {name for entry in numbers for name in (entry.name, *entry.columns)}
         # A matrix of whole numbers may be token ids.
         self._tokens = [
             name
@@ -119,6 +120,9 @@ class Model:
     def checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs in the types of the graph, or raise an error if they do not fit."""
         columns = self.columns
+        unknown = [repr(name[:40]) for name in sorted({*inputs} - {*columns, *self.inputs})]
+        if columns:  # the model drops, or has not seen, the other columns of a table
+            inputs = {n: a for n, a in inputs.items() if n in columns or n in self.inputs}
         for name, array in inputs.items():
             node = self.inputs.get(name)  # None for a column of a table
             if array.dtype.kind == "b" and (node is None or np.dtype(node.dtype).kind == "f"):
@@ -131,7 +135,6 @@ class Model:
             inputs = {name: np.column_stack([inputs[c] for c in e.columns]) for name, e in of}
         if inputs.keys() != self.inputs.keys():
             missing = [repr(name) for name in columns or self.inputs if name not in inputs]
-            unknown = [repr(name[:40]) for name in sorted({*inputs} - {*columns, *self.inputs})]
             parts = (("Missing", missing), ("Not known", unknown))
             named = "".join(f" {what}: {', '.join(names[:10])}." for what, names in parts if names)
             named = named or " The table was sent twice: by its columns and as a matrix."
@@ -170,15 +173,16 @@ class Model:
         return tuple((name, array.shape[1:]) for name, array in inputs.items())
 
 
-def _described(node: Any, columns: list[str]) -> ModelInput:
-    """Return the description of an input of an ONNX session."""
+def _described(node: Any, names: dict[str, Any], rows: dict[str, Any]) -> ModelInput:
+    """Return the description of an input of an ONNX session, with its columns and a row."""
     if node.type not in DTYPES or not node.shape:
         raise InputError(
             f"the input {node.name!r} of the model has type {node.type} and shape {node.shape}. "
             "Every input must be an array of numbers or words with one row per sample."
         )
     shape = [size if isinstance(size, int) else None for size in node.shape]
-    return ModelInput(node.name, shape, np.dtype(DTYPES[node.type]).name, columns)
+    dtype = np.dtype(DTYPES[node.type]).name
+    return ModelInput(node.name, shape, dtype, names.get(node.name, []), rows.get(node.name, []))
 
 
 def _typed(array: Array, expected: ModelInput) -> Array:

@@ -152,7 +152,7 @@ class ColumnRange(Struct):
 
 
 class Explanation(Struct):
-    """The reason for one verdict."""
+    """The reason for one verdict: in words (summary), and by labels, columns and parts."""
 
     term: str
     summary: str
@@ -162,7 +162,7 @@ class Explanation(Struct):
 
 
 class Verdicts(Struct, kw_only=True):
-    """One entry per row: scores, p-values and verdicts."""
+    """One entry per row; if in_distribution is false, do not trust the labels of the row."""
 
     score: list[float | None]
     p_value: list[float]
@@ -170,10 +170,11 @@ class Verdicts(Struct, kw_only=True):
     id: list[str] | UnsetType = UNSET
     group: list[str] | UnsetType = UNSET
     explanation: list[Explanation] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class Predictions(Verdicts, kw_only=True):
-    """Verdicts, with the predicted labels, their probabilities and the logits."""
+    """Verdicts, the names of the predicted labels, and the probability and logit of each label."""
 
     truncated: list[bool] | UnsetType = UNSET
     predicted: list[list[str]]
@@ -182,12 +183,13 @@ class Predictions(Verdicts, kw_only=True):
 
 
 class ModelInput(Struct):
-    """One input of the model."""
+    """One input of the model, to be sent by its name, or by the names of its columns."""
 
     name: str
     shape: Annotated[list[int | None], Meta(description="null is any size.")]
     dtype: str
-    columns: Annotated[list[str], Meta(description="Of a table: each may be sent by its name.")]
+    columns: list[str]
+    example: Annotated[list[float | str | None], Meta(description="Of a table: an ordinary row.")]
 
 
 class TextLimits(Struct):
@@ -207,7 +209,7 @@ class ModelDescription(Struct):
 
 
 class DetectorDescription(Struct):
-    """The detector and the model in use."""
+    """The detector and the model in use. A threshold without groups has the name all."""
 
     name: Annotated[str, Meta(description="Of the model's file or the detector's.")]
     detector: str
@@ -299,10 +301,11 @@ _FIELDS = {
     "label_names": "The label of each column of the logits.",
     "logits": "One row per sample, and one number per label, before the sigmoid.",
     "p_value": "How often an in-distribution sample scores as low or lower.",
-    "ranges": "Of out_of_range: the most unusual values; excess 0 is a usual one.",
+    "ranges": "Of out_of_range: the values out of their usual range, the furthest first.",
     "score": "Higher means more in-distribution; null for a row without a score.",
     "term": "The energy, logit or probability of a label.",
     "trace": "Numbers of inputs, and the evidence after them.",
+    "warnings": "What is doubtful: groups that were never calibrated.",
     "truncated": "Of texts: whether the model has seen only a part of each.",
 }
 
@@ -367,11 +370,10 @@ def examples_of(detector: DetectorDescription) -> dict[str, dict[str, Any]]:
     elif model is not None and model.preprocessing is None:
         inputs: dict[str, Any] = {}
         for node in model.inputs:
-            if node.columns:
-                cell: Any = "a word" if node.dtype == "str" else 0.5
-                inputs |= {name: [cell] for name in node.columns}
-            else:
-                inputs[node.name] = np.ones([n or 1 for n in node.shape], node.dtype).tolist()
+            ones: list[Any] = np.ones([n or 1 for n in node.shape], node.dtype).tolist()
+            rows = [node.example] if node.example else ones
+            by_column = zip(node.columns, *rows[: bool(node.columns)], strict=False)
+            inputs |= {name: [cell] for name, cell in by_column} or {node.name: rows}
         bodies["/v1/predict"] = {"inputs": inputs} | groups
     return bodies
 

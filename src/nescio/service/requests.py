@@ -14,7 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -35,9 +35,6 @@ from nescio.outputs.files import parse_tensors
 from nescio.scores import label_prob, logits_from_probs
 from nescio.service import openapi as api
 from nescio.service.settings import MAX_CHARACTERS, MAX_ROWS, MAX_TEXTS, Settings
-
-if TYPE_CHECKING:
-    from nescio.service.service import BatchResult
 
 BODY_SECONDS = 30.0  # for a body to arrive
 _PROCESS = uuid.uuid4().hex[:12]
@@ -75,7 +72,7 @@ class Request:
         sent = self.headers.get(b"x-request-id", b"")
         is_plain = 0 < len(sent) <= 64 and sent.translate(None, b"-_").isalnum()
         self.id = sent.decode() if is_plain else f"{_PROCESS}-{next(_NUMBERS):x}"
-        self.result: BatchResult | None = None  # the verdicts
+        self.result: Assessment | None = None  # the verdicts
         self.n_body: int | None = None  # bytes of its body, once they are being read
         self.n_held = 0  # bytes of inputs and answers
         announced = {b"content-length", b"transfer-encoding"} & self.headers.keys()
@@ -126,9 +123,8 @@ class Request:
         """Return what the log says about the verdicts."""
         if self.result is None:
             return {}
-        inside = self.result.assessment.in_distribution
-        n_flagged = len(inside) - int(np.count_nonzero(inside))
-        return {"rows": len(inside), "flagged": n_flagged, "bytes": self.n_body}
+        n_rows, n_flagged = len(self.result), len(self.result.flagged)
+        return {"rows": n_rows, "flagged": n_flagged, "bytes": self.n_body}
 
 
 @functools.lru_cache(maxsize=64)
@@ -330,7 +326,7 @@ def _json_outputs(data: bytes) -> Outputs:
     )
 
 
-def decode_inputs(kind: str, data: bytes, words: Collection[str]) -> tuple[Any, dict[str, Any]]:
+def decode_inputs(kind: str, data: bytes, numbers: Collection[str]) -> tuple[Any, dict[str, Any]]:
     """Return the inputs of a model by name, or texts, and of JSON also the ids and groups."""
     if kind == api.SAFETENSORS:
         return _decode_tensors(data)[0], {}
@@ -339,7 +335,9 @@ def decode_inputs(kind: str, data: bytes, words: Collection[str]) -> tuple[Any, 
         raise InputError('send either the inputs of the model by name, "inputs", or "texts".')
     if body.inputs is not UNSET:
         check_count(_BODY, len(body.inputs), "arrays", _MAX_ARRAYS)
-        inputs = {name: _nested(name, value, name in words) for name, value in body.inputs.items()}
+        inputs = {
+            name: _nested(name, value, name in numbers) for name, value in body.inputs.items()
+        }
         return inputs, _of_rows(body)
     texts = body.texts or []
     _check_rows(len(texts), MAX_TEXTS)
@@ -396,8 +394,6 @@ def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
         )
     if "keys must be strings" in error or error.startswith("Expected `str`, got"):
         return ' Names and texts need double quotes, such as "7".'
-    if error.startswith("Not a number") or "`float | str | null`" in error:
-        return ' Send numbers, and "-inf" for a masked label.'
     return ""
 
 
@@ -408,14 +404,14 @@ def _matrix(name: str, rows: list[list[Any]]) -> NDArray[np.float64]:
     return np.array(rows, dtype=np.float64)
 
 
-def _nested(name: str, value: msgspec.Raw, are_words: bool) -> Array:
+def _nested(name: str, value: msgspec.Raw, are_numbers: bool) -> Array:
     """Return nested lists of numbers as an array; integers stay integers, and null is NaN."""
     text = bytes(value)
     try:
         cells = msgspec.json.decode(text)
         if isinstance(cells, int | float | str):
             raise InputError(f"input {name[:40]!r} must be a list, also for one row: [{cells}].")
-        if are_words:
+        if not are_numbers:  # words, or a column that is not read
             return np.array(cells, dtype=object)
         # NumPy would store every string at the length of the longest.
         if b'"' not in text:
@@ -461,12 +457,12 @@ def verdict_columns(assessment: Assessment) -> dict[str, list[Any]]:
     return {name: column.tolist() for name, column in assessment.columns().items()}
 
 
-def encode_verdicts(kind: str, assessment: Assessment) -> bytes:
-    """Return scores, p-values and verdicts as columns, in the given format."""
+def encode_verdicts(kind: str, assessment: Assessment, further: dict[str, Any]) -> bytes:
+    """Return scores, p-values and verdicts in the given format, with further columns."""
     if kind == api.JSON:
-        return msgspec.json.encode(verdict_columns(assessment))
+        return msgspec.json.encode(verdict_columns(assessment) | further)
     arrays: dict[str, Array] = {"p_value": assessment.p_values, "score": assessment.scores}
-    metadata = {}
+    metadata = dict(further)
     if assessment.groups is not None:
         names, arrays["group"] = np.unique(assessment.groups, return_inverse=True)
         metadata["groups"] = names.tolist()

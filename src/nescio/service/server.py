@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
 import functools
 import gc
 import itertools
@@ -34,7 +33,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from nescio._threads import available_cpus
 from nescio.errors import FileError, NescioError, ParameterError, require
 from nescio.service.app import App, is_loopback, make_app
-from nescio.service.service import Service
 from nescio.service.settings import Settings
 from nescio.service.traffic import logger
 
@@ -140,9 +138,21 @@ class Server(uvicorn.Server):
     connections are answered, and the process ends with code 0. A second signal kills it.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, app: App) -> None:
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            date_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=_LONGEST_REQUEST_SECONDS,
+        )
         super().__init__(config)
-        self._service = service
+        self._service = app.service
         self._tasks: list[asyncio.Future[None]] = []  # referenced, so that they are not collected
         # uvicorn sets this when it starts, but a signal may come earlier.
         self.servers: list[asyncio.base_events.Server] = []
@@ -229,24 +239,8 @@ def serve(
             model=None if settings.model is None else settings.model.name,
             token=settings.token is not None,
         )
-        Server(config_of(app), service).run(sockets=[listening])
+        Server(app).run(sockets=[listening])
         announce("stopped", accepted=service.n_accepted, answered=service.n_answered)
-
-
-def config_of(app: App) -> uvicorn.Config:
-    """Return the settings of uvicorn."""
-    return uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        date_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=_LONGEST_REQUEST_SECONDS,
-    )
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -271,7 +265,7 @@ class JsonLines(logging.Handler):
         self.waiting: queue.Queue[bytes] = queue.Queue(_MAX_WAITING)
         self._descriptor = -1  # if standard error was closed before the start
         with contextlib.suppress(AttributeError, OSError, ValueError):
-            self._descriptor = os.dup(sys.stderr.fileno())
+            self._descriptor = sys.stderr.fileno()
         threading.Thread(target=self._write_lines, daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -304,37 +298,10 @@ class JsonLines(logging.Handler):
                 self.n_dropped += 1
             self.waiting.task_done()
 
-    @contextlib.contextmanager
-    def foreign_lines(self) -> Iterator[None]:
-        """Log what libraries write to standard error by themselves, such as a panic in Rust."""
-        if self._descriptor < 0:
-            yield
-            return
-        number = sys.stderr.fileno()
-        read, write = os.pipe()
-        os.set_blocking(write, False)  # nobody waits: what does not fit is lost
-        os.dup2(write, number)
-        os.close(write)
-        if not faulthandler.is_enabled():
-            faulthandler.enable(self._descriptor)  # a crash could not be logged any more
-        reader = threading.Thread(target=self._log_text, args=(read,), daemon=True)
-        reader.start()
-        try:
-            yield
-        finally:
-            os.dup2(self._descriptor, number)  # the pipe ends
-            reader.join(1.0)
-
-    def _log_text(self, descriptor: int) -> None:
-        with open(descriptor, errors="replace") as stream:
-            for line in stream:
-                logger.warning("a library wrote to standard error", extra={"text": line.rstrip()})
-
 
 def announce(event: str, **facts: object) -> None:
     """Log an event at level info even if the log level is higher."""
-    record = logger.makeRecord(logger.name, logging.INFO, "", 0, event, (), None, extra=facts)
-    logger.handle(record)
+    logger.handle(logger.makeRecord(logger.name, logging.INFO, "", 0, event, (), None, extra=facts))
 
 
 @contextlib.contextmanager
@@ -349,8 +316,7 @@ def logging_to_stderr(level: str) -> Iterator[None]:
         log.propagate = False
         log.setLevel(number if name == logger.name else max(logging.WARNING, number))
     try:
-        with handler.foreign_lines():
-            yield
+        yield
     finally:
         end = time.monotonic() + 2.0
         while handler.waiting.unfinished_tasks and time.monotonic() < end:

@@ -24,6 +24,7 @@ from nescio._io.tables import GROUP
 from nescio._threads import available_cpus
 from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration
+from nescio.calibration.calibration import checked_groups
 from nescio.detectors import Assessment, load
 from nescio.detectors.saving import plain_params
 from nescio.errors import GroupWarning, InputError, NescioError, ShapeError, listed
@@ -54,21 +55,13 @@ Result = TypeVar("Result")
 Run = Callable[[Sequence[Work]], list[Result]]
 
 
-class BatchResult(NamedTuple):
-    """Outputs, of a request or of the model, and the verdicts on them."""
-
-    outputs: Outputs
-    assessment: Assessment
-
-
 class Engine:
     """What requests are served with, until a reload: a detector, perhaps a model, their traffic."""
 
     def __init__(self, settings: Settings, metrics: Metrics, reloading: bool = False) -> None:
         self.detector = load(settings.detector)
         self.calibration: Calibration = self.detector.calibration_
-        # The answer says so: the group of such a row is "all".
-        warnings.filterwarnings("ignore", category=GroupWarning)
+        warnings.filterwarnings("ignore", category=GroupWarning)  # the answer has it
         self.model = None if settings.model is None else Model(settings, self.detector)
         self.check_logits = LogitsCheck()
         self.label_names = self.detector.label_names_
@@ -100,30 +93,26 @@ class Engine:
         ends = itertools.accumulate(map(n_rows, works))
         return [outputs[end - n_rows(work) : end] for work, end in zip(works, ends, strict=True)]
 
-    def score(self, parts: Sequence[Outputs]) -> list[BatchResult]:
+    def score(self, parts: Sequence[Outputs]) -> list[Assessment]:
         """Return the verdicts on outputs of one kind, which are traffic."""
         return self.score_unwatched(parts, self.traffic.record)
 
     def score_unwatched(
         self, parts: Sequence[Outputs], record: Callable[..., object] = lambda *_: None
-    ) -> list[BatchResult]:
+    ) -> list[Assessment]:
         """Return the verdicts on outputs of one kind, which are not counted."""
         outputs = parts[0] if len(parts) == 1 else Outputs.concat(parts)
         groups = outputs.kept.get(GROUP)
         assessment = self.detector.assess(outputs, groups=groups, from_probs=False)
-        whole = BatchResult(outputs, assessment)
         try:
             # On the event loop, the answer is sent first.
-            asyncio.get_running_loop().call_soon(record, *whole)
+            asyncio.get_running_loop().call_soon(record, outputs, assessment)
         except RuntimeError:  # in a worker thread
-            record(*whole)
+            record(outputs, assessment)
         if len(parts) == 1:
-            return [BatchResult(parts[0], whole.assessment)]
+            return [assessment]
         ends = itertools.accumulate(map(len, parts))
-        return [
-            BatchResult(part, whole.assessment[end - len(part) : end])
-            for part, end in zip(parts, ends, strict=True)
-        ]
+        return [assessment[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
 
     def prepared(self, outputs: Outputs, group: str | None) -> Outputs:
         """Return outputs with the labels of the detector and the groups of their rows.
@@ -149,6 +138,13 @@ class Engine:
                 "?group=NAME or, in a JSON body, one per row as groups, not both."
             )
         return outputs if by_row else replace(outputs, kept={GROUP: np.full(len(outputs), group)})
+
+    def warned(self, outputs: Outputs) -> dict[str, Any]:
+        """Return what the answer has to warn of, as one of its columns; nothing in most cases."""
+        if self.calibration.by != CUSTOM:
+            return {}
+        text = self.calibration.without_threshold(checked_groups(outputs.kept[GROUP], len(outputs)))
+        return {"warnings": [text[:1].upper() + text[1:]]} if text else {}
 
     def explain(self, outputs: Outputs) -> dict[str, Any]:
         """Return the reason for each verdict as a column, with the labels that matter most."""
@@ -193,8 +189,8 @@ def _explanation(reason: Reason) -> dict[str, Any]:
     }
     by_column = reason.by_column()
     if by_column is not None:
-        ranges = by_column.ranges[:_EXPLAINED_COLUMNS]
-        explanation["ranges"] = [column.as_dict() for column in ranges]
+        unusual = [column for column in by_column.ranges if column.excess]
+        explanation["ranges"] = [column.as_dict() for column in unusual[:_EXPLAINED_COLUMNS]]
     if reason.parts:
         parts = [
             part.as_dict() | {"summary": part.reason.summary() if part.reason else ""}
@@ -330,7 +326,7 @@ class Service:
         # Whether the head explains the logits is checked on each part; the first one counts.
         return Outputs.concat([replace(part, head=parts[0].head) for part in parts])
 
-    async def verdicts(self, engine: Engine, outputs: Outputs, watch: bool) -> BatchResult:
+    async def verdicts(self, engine: Engine, outputs: Outputs, watch: bool) -> Assessment:
         """Return the verdicts on outputs, which may be scored with those of other requests."""
         run = engine.score if watch else engine.score_unwatched
         return await self.scoring.submit(run, outputs, size=outputs.logits.size, kind=kind_of)

@@ -91,15 +91,10 @@ class Metrics:
 
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
-        requests, histogram = self._of(path, status)
-        requests.inc()
-        histogram.observe(seconds)
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
         if status == 503:
             self._rejected.inc()
-
-    @functools.cache  # noqa: B019  # for the few paths and statuses of the one service
-    def _of(self, path: str, status: int) -> tuple[Counter, Histogram]:
-        return self._requests.labels(path, str(status)), self._seconds.labels(path)
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""

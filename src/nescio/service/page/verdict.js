@@ -15,7 +15,7 @@ export function showWaiting() {
 export function showTrouble(text) {
   release([]);
   settle(make("p.trouble", text));
-  byId("rows").replaceChildren();
+  byId("several").replaceChildren();
   byId("details").replaceChildren();
 }
 
@@ -26,8 +26,8 @@ const suspicion = (one, other) =>
 export function showVerdicts(unsorted, problems, detector) {
   const rows = unsorted.toSorted(suspicion);
   release(rows.map((row) => row.picture).filter(Boolean));
-  byId("rows").replaceChildren(...problems.map((text) => make("p.trouble", text)));
-  if (rows.length > 1) byId("rows").append(table(rows, detector));
+  byId("several").replaceChildren(...problems.map((text) => make("p.trouble", text)));
+  if (rows.length > 1) byId("several").append(table(rows, detector));
   showRow(rows[0], detector, rows.length);
 }
 
@@ -59,7 +59,7 @@ function showRow(row, detector, nRows) {
   byId("details").replaceChildren(
     facts(row, detector),
     predicted(row, detector),
-    ...parts(row),
+    ...parts(row, detector),
     ...explained(row, detector),
   );
 }
@@ -78,7 +78,7 @@ function inWords(row, detector) {
   if (p < 1.5 / (n + 1))
     return `None of the ${plural(n, "calibration input")}${which} has such a low score.`;
   if (p < 0.1) return `About 1 in ${count(Math.round(1 / p))} in-distribution inputs scores this low.`;
-  return `${count(Math.round(100 * p))} in 100 in-distribution inputs score this low or lower.`;
+  return `An ordinary score: ${count(Math.round(100 * p))} in 100 in-distribution inputs score this low or lower.`;
 }
 
 function facts(row, detector) {
@@ -128,32 +128,32 @@ const ASKS = {
   out_of_range: "Are the values of the LAYER in their usual ranges?",
 };
 
-function asks({ detector }) {
-  const layer = detector.match(/layer=(\w+)/)?.[1] ?? "features";
-  return ASKS[detector.split("(")[0]]?.replace("LAYER", layer) ?? detector;
-}
-
-function parts({ inside, explanation }) {
+function parts({ inside, explanation }, { model }) {
   const first = explanation?.parts?.[0];
   if (!first) return [];
   const near = first.nearest.length ? `Nearest training samples: ${first.nearest.join(", ")}.` : "";
   const words = `No: this is ${percent(first.share ?? 1)} of the evidence.`;
+  const isTable = model?.inputs.some(({ columns }) => columns.length);
+  const asks = ({ detector }) => {
+    const layer = detector.match(/layer=(\w+)/)?.[1] ?? (isTable ? "columns" : "features");
+    return ASKS[detector.split("(")[0]]?.replace("LAYER", layer) ?? detector;
+  };
   const isLowest = explanation.parts.every((part) => !(part.p_value < first.p_value));
   const weights = isLowest ? "" : " Evidence is weight / p-value, and the weights differ.";
   return [
     make("figure",
       make("h3", inside ? "What was checked " : "What decided ", make("span", "share of the evidence, p-value")),
       inside ? null : make("p", make("b", asks(first)), ` ${words} ${first.summary || near}${weights}`),
-      make("ol.bars.parts", explanation.parts.map(partBar)),
+      make("ol.bars.parts", explanation.parts.map((part) => partBar(part, asks(part)))),
     ),
   ];
 }
 
-function partBar(part) {
+function partBar(part, question) {
   const bar = make("div.bar");
   bar.style.width = `${100 * (part.share ?? 0)}%`;
   return make("li", { title: part.detector },
-    make("span.name", asks(part)), make("div.track", bar), make("span.value", number(part.p_value)),
+    make("span.name", question), make("div.track", bar), make("span.value", number(part.p_value)),
   );
 }
 
