@@ -78,8 +78,14 @@ def test_a_piece_has_a_bound_of_tokens(detector_file, model, tokenizer):
     assert sizes == [[257], [256, 1], [4] * 64 + [1], [1] * 257]
 
 
-@pytest.mark.parametrize("text", ["unheard", "a" * 60 + "b"], ids=["no [UNK]", "a panic in Rust"])
-def test_a_tokenizer_that_fails_is_a_422(served, model, tokenizer, text):
+@pytest.mark.parametrize(
+    ("text", "text_of_log"),
+    [("unheard", None), ("a" * 60 + "b", "panicked")],
+    ids=["no [UNK]", "a panic in Rust"],
+)
+def test_a_tokenizer_that_fails_is_a_422_and_lines_of_json(
+    served, model, tokenizer, text, text_of_log
+):
     content = json.loads(tokenizer.read_text())
     del content["model"]["vocab"]["[UNK]"]
     pattern = {"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": "x"}
@@ -92,6 +98,8 @@ def test_a_tokenizer_that_fails_is_a_422(served, model, tokenizer, text):
     assert 'path="/v1/predict",status="422"} 1.0' in metrics
     process.signal(signal.SIGTERM)
     assert process.end() == 0
+    written = [line["text"] for line in process.lines if "text" in line]  # all lines are JSON
+    assert any(text_of_log in line for line in written) if text_of_log else not written
 
 
 def test_it_says_that_it_takes_texts(service, client, detector_file, image_model):

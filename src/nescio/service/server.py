@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import functools
 import gc
 import itertools
@@ -265,7 +266,7 @@ class JsonLines(logging.Handler):
         self.waiting: queue.Queue[bytes] = queue.Queue(_MAX_WAITING)
         self._descriptor = -1  # if standard error was closed before the start
         with contextlib.suppress(AttributeError, OSError, ValueError):
-            self._descriptor = sys.stderr.fileno()
+            self._descriptor = os.dup(sys.stderr.fileno())
         threading.Thread(target=self._write_lines, daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -298,6 +299,32 @@ class JsonLines(logging.Handler):
                 self.n_dropped += 1
             self.waiting.task_done()
 
+    @contextlib.contextmanager
+    def foreign_lines(self) -> Iterator[None]:
+        """Log what libraries write to standard error by themselves, such as a panic in Rust."""
+        if self._descriptor < 0:
+            yield
+            return
+        number = sys.stderr.fileno()
+        read, write = os.pipe()
+        os.set_blocking(write, False)  # nobody waits: what does not fit is lost
+        os.dup2(write, number)
+        os.close(write)
+        if not faulthandler.is_enabled():
+            faulthandler.enable(self._descriptor)  # a crash could not be logged any more
+        reader = threading.Thread(target=self._log_text, args=(read,), daemon=True)
+        reader.start()
+        try:
+            yield
+        finally:
+            os.dup2(self._descriptor, number)  # the pipe ends
+            reader.join(1.0)
+
+    def _log_text(self, descriptor: int) -> None:
+        with open(descriptor, errors="replace") as stream:
+            for line in stream:
+                logger.warning("a library wrote to standard error", extra={"text": line.rstrip()})
+
 
 def announce(event: str, **facts: object) -> None:
     """Log an event at level info even if the log level is higher."""
@@ -316,7 +343,8 @@ def logging_to_stderr(level: str) -> Iterator[None]:
         log.propagate = False
         log.setLevel(number if name == logger.name else max(logging.WARNING, number))
     try:
-        yield
+        with handler.foreign_lines():
+            yield
     finally:
         end = time.monotonic() + 2.0
         while handler.waiting.unfinished_tasks and time.monotonic() < end:
