@@ -635,7 +635,9 @@ class PartsExplanation(ExplainedVerdicts):
                 float(self.part_scores[row, part]),
                 float(self.part_p_values[row, part]),
                 float(self.shares[row, part]),
-                own and replace(own[row], part_of=self.detector, in_distribution=inside),
+                None
+                if own is None
+                else replace(own[row], part_of=self.detector, in_distribution=inside),
                 () if near is None else tuple(n for n in near[row].tolist() if n >= 0),
             )
             for part, (name, own, near) in enumerate(

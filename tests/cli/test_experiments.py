@@ -31,7 +31,6 @@ def test_bench_prints_writes_and_does_nothing_twice(nescio, spec_file, bench_fol
     shutil.rmtree(bench_folder / "small")
     code, out, err = nescio("bench", spec, "--data", data, "-o", bench_folder)
     assert code == 0, err
-    assert re.search(r"Estimated from a batch: \d.* GB of memory for a batch of 64", err)
     assert "network 2 of 2, digits, seed 1: evaluating" in err
     assert "digits against unseen digits" in out
     assert "mean ± standard deviation over 2 seeds" in out

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
@@ -120,7 +119,6 @@ def bench(
             batch_size=run.batch_size,
             runtime=run.runtime,
             watch=watch,
-            on_estimate=Console(stderr=True, highlight=False, soft_wrap=True).print,
         )
     if as_json:
         print_json([line.as_dict() for line in done.lines])

@@ -409,12 +409,12 @@ def _obstacle(
     check = "Check the order of rows and labels"
     # Labels that come together fit each other's logits too, but not twice as well as their own.
     beyond = gaps - needed - 2 * np.maximum(np.maximum.outer(own, own), 0)
-    label, other = np.unravel_index(np.argmax(beyond), beyond.shape)
+    label, other = map(int, np.unravel_index(np.argmax(beyond), beyond.shape))
     if beyond[label, other] > 0:
-        names = train.label_names or range(train.n_labels)
+        labels: Sequence[Any] = train.label_names or range(train.n_labels)
         return (
-            f"the training labels do not fit the logits: label {names[label]!r} fits the logits of "
-            f"{names[other]!r} much better than its own. {check}"
+            f"the training labels do not fit the logits: label {labels[label]!r} fits the logits "
+            f"of {labels[other]!r} much better than its own. {check}"
         )
     if (n_odd := np.count_nonzero(own <= 0)) > train.n_labels / 3:
         return (

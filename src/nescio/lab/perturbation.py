@@ -14,7 +14,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -361,18 +361,6 @@ def tune(
 Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temperature
 
 
-def grid_steps(
-    settings: TuneSettings, aggregates: Iterable[str]
-) -> dict[tuple[str, float], list[tuple[str, str]]]:
-    """Return the methods and aggregates to score, by direction and epsilon of the step."""
-    wanted = defaultdict(list)
-    for aggregate, method in itertools.product(aggregates, METHODS):
-        direction = settings.direction(method, aggregate)
-        for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
-            wanted[direction, epsilon].append((method, aggregate))
-    return wanted
-
-
 def grid_scores(
     module: nn.Module,
     inputs: torch.Tensor,
@@ -383,7 +371,12 @@ def grid_scores(
     forward: Pass | None = None,
 ) -> dict[Point, NDArray[np.float64]]:
     """Return the scores of a batch of normalised inputs at every setting."""
-    wanted = grid_steps(settings, mahalanobis)
+    # The methods and aggregates to score, by direction and epsilon of the step.
+    wanted: dict[tuple[str, float], list[tuple[str, str]]] = defaultdict(list)
+    for aggregate, method in itertools.product(mahalanobis, METHODS):
+        direction = settings.direction(method, aggregate)
+        for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
+            wanted[direction, epsilon].append((method, aggregate))
     names = tuple(dict.fromkeys(name for name, _ in wanted))
     gaussian = next(iter(mahalanobis.values()))  # they learn the same for every aggregate
     perturbation = find_directions(module, inputs, preprocessing, names, gaussian)

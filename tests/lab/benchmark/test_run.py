@@ -18,13 +18,11 @@ from safetensors.torch import save_file
 from nescio._io.files import locked
 from nescio.errors import BenchmarkError, DatasetError, FileError, NonFiniteError, ParameterError
 from nescio.lab.benchmark import run as runs
-from nescio.lab.benchmark.estimate import measured
 from nescio.lab.benchmark.results import BenchmarkRun, lines_file
 from nescio.lab.benchmark.run import make_pipelines, run_benchmark, unwatched
 from nescio.lab.benchmark.spec import parse_benchmark
 from nescio.lab.benchmark.tables import network_table
 from nescio.lab.networks.network import _build_small
-from nescio.lab.training import initial_checkpoint
 from nescio.outputs import Outputs
 
 
@@ -170,31 +168,6 @@ def test_images_that_have_moved_are_found_again(spec_text, small_run, bench_fold
     assert run.lines == small_run.lines
     roots = run.evidence()[0].image_roots
     assert roots["noise"] == (tmp_path / "moved" / "digits").resolve()
-
-
-def test_the_estimate_counts_what_is_kept_and_written(small_spec, small_run, tmp_path):
-    pipelines = make_pipelines(small_spec, tmp_path)
-    cost = measured(pipelines[0])
-    network = pipelines[0].settings
-    assert cost.outputs == 4 * (7 + 64 + 8)  # logits and both layers, as the files have them
-    outputs = small_run.evidence()[0].id_outputs
-    assert cost.outputs == sum(
-        array[0].nbytes for array in (outputs.logits, outputs.features, outputs.get("penultimate"))
-    )
-    # Of a convolution and its batch norm: 16 maps of 16 by 16, and half and a quarter of the side.
-    maps = sum(4 * n_maps * (16 // 2**place) ** 2 for place, n_maps in enumerate((16, 32, 64)))
-    assert 2 * maps <= cost.activations <= 6 * maps
-    assert cost.weights == 4 * initial_size(network)
-    said = []
-    run_benchmark(small_spec, tmp_path, on_estimate=said.append)
-    assert len(said) == 1
-    run_benchmark(small_spec, tmp_path, on_estimate=said.append)
-    assert len(said) == 1  # nothing is left to do
-
-
-def initial_size(settings):
-    network = initial_checkpoint(settings, tuple("abcdefg")).network
-    return sum(part.numel() for part in network.parameters())
 
 
 # --- networks, tunings and outputs are made once --------------------------------------------------

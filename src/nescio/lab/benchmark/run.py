@@ -43,7 +43,6 @@ from nescio.errors import (
     listed,
     warn,
 )
-from nescio.lab.benchmark.estimate import estimate
 from nescio.lab.benchmark.paper import size_remark
 from nescio.lab.benchmark.results import (
     RESULTS,
@@ -103,7 +102,6 @@ def run_benchmark(
     batch_size: int = 16,
     runtime: str = AUTO_RUNTIME,
     watch: Watch = unwatched,
-    on_estimate: Callable[[str], object] | None = None,
 ) -> BenchmarkRun:
     """Run the parts of a spec that are not done yet.
 
@@ -119,8 +117,6 @@ def run_benchmark(
     device, batch_size
         What networks run on, and the images per batch of tuning and extraction. Training has its
         own batch size in the settings.
-    on_estimate : callable, optional
-        Called before the work with a sentence on the time, memory and disk that it needs.
     runtime : str
         What runs the networks, except to train them; as for `extract`.
     """
@@ -129,9 +125,6 @@ def run_benchmark(
         spec, folder, device=device, batch_size=batch_size, runtime=runtime, watch=watch
     )
     folder = folder / spec.name
-    pending = [p for p in pipelines if not lines_file(folder, p.data.name, p.seed).exists()]
-    if pending and on_estimate:
-        on_estimate(estimate(pending))
     lines = _all_lines(pipelines, folder)
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
         if not spec.limit:
