@@ -6,7 +6,7 @@ import pytest
 import nescio as ns
 from nescio.detectors import features as module
 from nescio.detectors.base import learning_half
-from nescio.detectors.features import product, unit_rows
+from nescio.detectors.features import product, unit_rows, without_wild
 from nescio.errors import InputError, MissingInputError, NescioWarning
 from nescio.outputs import Outputs
 
@@ -146,6 +146,27 @@ def test_the_ranges_are_those_of_training_data_if_there_is_any(rng):
         warnings.simplefilter("ignore", NescioWarning)
         guard.calibrate(held_out)
     np.testing.assert_array_equal(guard.score_samples(held_out), before)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_few_wild_training_values_do_not_widen_a_range(rng, sign):
+    rows = rng.uniform(18, 90, (2_000, 3))
+    wild = rows.copy()
+    wild[:20, 1] = 999  # 1 %
+    wild[:21, 2] = 999  # more is no outlier
+    tame = without_wild(sign * wild)
+    np.testing.assert_array_equal(tame[20:], sign * wild[20:])
+    np.testing.assert_array_equal(tame[:20, 1], sign * rows[20:, 1].max())
+    np.testing.assert_array_equal(tame[:, 2], sign * wild[:, 2])
+    few = np.where(np.arange(2_000)[:, None] < 150, wild, 0)  # rare values are no outliers
+    np.testing.assert_array_equal(without_wild(few), few)
+    np.testing.assert_array_equal(without_wild(wild[:99]), wild[:99])
+    heavy = rng.exponential(1, (2_000, 50))
+    np.testing.assert_array_equal(without_wild(heavy), heavy)
+
+    guard = ns.OutOfRange().fit(wild[:, :2])
+    assert guard.high_[1] < 91
+    assert guard.score_samples([[50.0, 120.0]]) < -100
 
 
 def test_gross_faults_and_none(rng):

@@ -110,7 +110,7 @@ def test_the_same_input_gives_the_same_bytes(fused, tmp_path):
     network = fused.wrapped.runner.model
     before = [parameter.clone() for parameter in network.parameters()]
     network.train()
-    ns.export_onnx(fused.wrapped, again, input_shape=(5,))
+    ns.export_onnx(fused.wrapped, again, samples=some_inputs(20, seed=2))
     assert again.read_bytes() == fused.path.read_bytes()
     # The model stays as it was.
     assert network.training

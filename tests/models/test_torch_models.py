@@ -304,6 +304,20 @@ def test_probabilities_are_converted_or_refused():
     ns.wrap(model, from_probs=False).outputs(x)
 
 
+def test_logits_of_strange_inputs_are_no_percentages():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 4)
+    nn.init.uniform_(model.weight, 0.5, 2)
+    nn.init.zeros_(model.bias)
+    wrapped = ns.wrap(model).calibrate(torch.randn(400, 3))
+    strange = torch.linspace(0, 10, 60)[:, None] * torch.ones(3)
+    logits = own_logits(model, strange)
+    assert 20 < logits.max() <= 100
+    assert wrapped(strange).assessment.in_distribution.mean() < 0.5
+    with pytest.raises(ProbabilitiesError, match="percentages"):
+        ns.wrap(nn.Linear(3, 4)).calibrate(strange).detector.calibrate(logits)
+
+
 def test_images_with_their_colours_last():
     model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     hint = r"If the colours are last, pass np\.moveaxis\(images, -1, 1\)\. .*uint8.*preprocessing="

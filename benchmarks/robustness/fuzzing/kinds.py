@@ -583,7 +583,7 @@ def body_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     }
     ways = (
         ("score", _scored(decode_outputs), bodies),
-        ("predict", _named(partial(decode_inputs, words=())), inputs),
+        ("predict", _named(partial(decode_inputs, numbers=("x",))), inputs),
     )
     for what, decode, whole in ways:
         for kind, name in ((JSON, "JSON"), (SAFETENSORS, "safetensors")):

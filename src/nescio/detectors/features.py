@@ -35,6 +35,7 @@ _TAIL, _FEWEST_IN_TAIL = 0.01, 20  # the share of known values, or their number,
 _SHORTEST_TAIL = 0.03  # of the range without the tails: many values are at this end
 _USUAL_TAIL = 0.1  # of the range, if a column is constant
 _WILD, _FEW = 10, 2  # tails; values that far out
+_ENOUGH_TO_CUT = 100  # rows: one of them may be wild, at each end
 _COLUMNS = 64  # whose quantiles are computed at once
 _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
 _ROWS = 4_096  # a mean error over this number of samples tells penalties apart
@@ -314,7 +315,8 @@ class OutOfRange(FeatureDetector):
     Attributes
     ----------
     low_, high_ : array of shape (n_columns,)
-        The smallest and the largest known value of each column.
+        The smallest and the largest known value of each column, without wild values: see
+        `without_wild`.
     mean_ : array of shape (n_columns,)
         Their mean.
     scale_ : array of shape (n_columns,)
@@ -386,6 +388,9 @@ class OutOfRange(FeatureDetector):
         rows[masked] = 0.0
         self.mean_ = rows.sum(0) / np.maximum((~masked).sum(0), 1)
         rows = np.where(masked, self.mean_, rows)
+        tame = without_wild(rows)
+        self.mean_ += (tame - rows).mean(0)
+        rows = tame
         low, high = rows.min(0), rows.max(0)
         ranges = high - low
         typical = np.median(ranges[ranges > 0]) if (ranges > 0).any() else 1.0
@@ -427,10 +432,10 @@ class OutOfRange(FeatureDetector):
                 name = ranges.names[place] if ranges.names else f"column {place} of {self.layer}"
                 ends = min(values[wild, place]), max(values[wild, place])
                 said.append(
-                    f"{len(wild):,} of {len(excess):,} samples have {name} = "
+                    f"{100 * len(wild) / len(excess):.2g} % of the samples have {name} = "
                     f"{' to '.join(dict.fromkeys(f'{value:.5g}' for value in ends))} (in training "
-                    f"{ranges.low[place]:.5g} to {ranges.high[place]:.5g}), so that such values "
-                    "are hardly seen: if they are wrong, remove them and calibrate again."
+                    f"{ranges.low[place]:.5g} to {ranges.high[place]:.5g}). They hide other wrong "
+                    "values of this column: if they are wrong, remove them and calibrate again."
                 )
         return said
 
@@ -477,6 +482,32 @@ class OutOfRange(FeatureDetector):
             raise ValueError("its ranges are not positive")
 
 
+def without_wild(values: Matrix, ranges: float = 1.0) -> Matrix:
+    """Return columns without values that are more than the range of all others away from these.
+
+    They are cut to the farthest of the others: at each end at most 1 % of a column, in columns that
+    vary within their middle 80 %. A few ages of 999 would otherwise make all other ages usual.
+    `ranges` is how many ranges they are away: more if large values are usual.
+    """
+    if len(values) < _ENOUGH_TO_CUT:
+        return values
+    return np.hstack([_cut(-_cut(-block, ranges), ranges) for block in _blocks(values)])
+
+
+def _cut(values: Matrix, ranges: float) -> Matrix:
+    """Cut wild values at the high end."""
+    n = len(values) // _ENOUGH_TO_CUT
+    inner = np.quantile(values, (0.1, 0.9), axis=0)
+    extreme = np.sort(np.partition(values, -n - 1, axis=0)[-n - 1 :], axis=0)
+    is_wild = np.diff(extreme, axis=0) > ranges * (extreme[:-1] - values.min(0))
+    last = np.where((inner[0] < inner[1]) & is_wild.any(0), is_wild.argmax(0), n)
+    return np.minimum(values, np.take_along_axis(extreme, last[None], axis=0))
+
+
+def _blocks(values: Matrix) -> list[Matrix]:
+    return np.array_split(values, max(1, values.shape[1] // _COLUMNS), axis=1)
+
+
 def _widened(low: Any, high: Any) -> tuple[Any, Any]:
     """Return a range with room for rounding: a value at its end must not fall out of it."""
     room = TIE_TOLERANCE * np.maximum(np.maximum(np.abs(low), np.abs(high)), high - low)
@@ -486,8 +517,7 @@ def _widened(low: Any, high: Any) -> tuple[Any, Any]:
 def _tails(values: Matrix, low: Any, high: Any) -> Matrix:
     """Return how far the most extreme values reach at each end, of shape (2, n_columns)."""
     share = min(max(_TAIL, _FEWEST_IN_TAIL / len(values)), 0.25)
-    blocks = np.array_split(values, max(1, values.shape[1] // _COLUMNS), axis=1)
-    inner = np.hstack([np.quantile(block, (share, 1 - share), axis=0) for block in blocks])
+    inner = np.hstack([np.quantile(block, (share, 1 - share), axis=0) for block in _blocks(values)])
     width = inner[1] - inner[0]
     shortest = _SHORTEST_TAIL * np.where(width > 0, width, high - low)
     tails: Matrix = np.maximum([inner[0] - low, high - inner[1]], shortest)

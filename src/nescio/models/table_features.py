@@ -17,6 +17,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, v
 from nescio._io.files import as_text
 from nescio._validation import is_frame
 from nescio.detectors.combined import MOST_FEATURES
+from nescio.detectors.features import without_wild
 from nescio.errors import IgnoredColumnsWarning, InputError, listed, warn
 from nescio.explain import RangesExplanation
 from nescio.self_check import WORDS
@@ -126,6 +127,9 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         plain = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
         filled = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
+        known = ~np.isnan(filled)
+        tame = without_wild(np.where(known, filled, np.nanmedian(filled, axis=0)), ranges=2)
+        filled = np.where(known, tame, np.nan)
         self.bends_ = np.where(plain, 0.0, _bends(filled))
         filled = _bent(filled, self.bends_)
         self.mean_ = np.where(plain, 0.0, np.nanmean(filled, axis=0))

@@ -496,6 +496,8 @@ class Wrapped:
                 default = default._replace(reason=f"{self.reason} {alone}")
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
+        # These were logits, so later ones are too, even if those of strange inputs look otherwise.
+        model.runner.from_probs = bool(model.runner.from_probs)
         calibrated = Wrapped(model.runner, detector, default)
         if self_check:
             calibrated.checked = calibrated.self_check(
