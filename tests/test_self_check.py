@@ -292,6 +292,18 @@ def test_a_healthy_table_gives_no_warning_and_a_blind_column_its_name(people):
     assert "'unit / 1000' is let through in: height." in str(checked)
 
 
+def test_a_few_wild_rows_hide_nothing(people):
+    model, frame, labels = people
+    frame, held_out = frame.copy(), frame[1500:].copy()
+    frame.loc[:12, "age"] = held_out.loc[1500:1510, "age"] = 999.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BlindSpotWarning)
+        wrapped = ns.wrap(model).fit(frame[:1500], labels[:1500]).calibrate(held_out)
+    assert wrapped(frame[500:1000]).in_distribution.mean() > 0.9
+    for age in (999.0, 200.0, 0.0):
+        assert not wrapped(frame[500:600].assign(age=age)).in_distribution.any()
+
+
 def test_held_out_values_far_out_of_the_training_ranges_are_named(people):
     model, frame, labels = people
     fitted, held_out = ns.wrap(model).fit(frame[:1500], labels[:1500]), frame[1500:].copy()

@@ -168,7 +168,7 @@ class Combined(Detector):
             # What ties of a part do to the combined score shows in the ties of that.
             warnings.simplefilter("ignore", TiedScoresWarning)
             if isinstance(part, OutOfRange):
-                part.adapt(arrays)
+                part.adapt(arrays, (1 - self.tpr) / 2)
             # The threshold of a part decides nothing; few samples need not be an error.
             return part.calibrate(arrays, tpr=min(self.tpr, n_samples / (n_samples + 1)))
 
@@ -236,7 +236,7 @@ class Combined(Detector):
             part_scores[~usable] = np.nan
         p_values = self._p_values(part_scores)
         lowest = [
-            getattr(p, "usual_outliers", 0.0) + 1 / (1 + len(reference_scores(p)))
+            float(getattr(p, "outliers_", 0)) + 1 / (1 + len(reference_scores(p)))
             for p in self.detectors_
         ]
         against = -self._terms(p_values)  # (n_samples, n_parts)
@@ -262,7 +262,7 @@ def reference_scores(part: Detector, what: str = "scores") -> Scores:
     (threshold,) = part.calibration_.thresholds.values()
     values: Scores = getattr(threshold, what)
     values = values[np.isfinite(values)]
-    return values[int(getattr(part, "usual_outliers", 0.0) * len(values)) :]
+    return values[int(getattr(part, "outliers_", 0) * len(values)) :]
 
 
 def _union(names: Any) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ _TAIL, _FEWEST_IN_TAIL = 0.01, 20  # the share of known values, or their number,
 _SHORTEST_TAIL = 0.03  # of the range without the tails: many values are at this end
 _USUAL_TAIL = 0.1  # of the range, if a column is constant
 _WILD, _FEW = 10, 2  # tails; values that far out
+_USUAL_OUTLIERS = 0.002  # of ordinary samples
 _ENOUGH_TO_CUT = 100  # rows: one of them may be wild, at each end
 _COLUMNS = 64  # whose quantiles are computed at once
 _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
@@ -329,6 +330,10 @@ class OutOfRange(FeatureDetector):
         column, such as ages of 999, would hide what is wrong with the others.
     lengths_ : array of shape (2,)
         The smallest and the largest logarithm of a known row's length.
+    outliers_ : array of shape ()
+        As a part of `combined`: the share of held-out samples, the oddest, that are not compared
+        with. These are 0.2 % and those with a wild value, beyond ten tails, if there are few.
+        Ranges of held-out data are narrower: what is outside is no outlier.
 
     Examples
     --------
@@ -348,6 +353,7 @@ class OutOfRange(FeatureDetector):
         "tails_": "float ends distances",
         "units_": "float ends distances",
         "lengths_": "float ends",
+        "outliers_": "float",
     }
     traceable = True
 
@@ -355,14 +361,6 @@ class OutOfRange(FeatureDetector):
 
     layer: str = "features"
     held_out: bool = False
-
-    @property
-    def usual_outliers(self) -> float:
-        """The share of ordinary samples that `combined` does not compare with.
-
-        Ranges of held-out data are narrower: what is outside is no outlier.
-        """
-        return 0.0 if self.held_out else 0.002
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -404,16 +402,22 @@ class OutOfRange(FeatureDetector):
         self.lengths_ = np.ravel(_widened(low, high))
         of_lengths = np.where(low == high, 1.0, _tails(lengths, low, high))
         self.units_ = self.tails_ = np.hstack([tails, of_lengths])
+        self.outliers_ = np.array(0.0 if self.held_out else _USUAL_OUTLIERS)
 
-    def adapt(self, arrays: Arrays) -> None:
-        """See the held-out rows that new ones will be compared with, as a part of `combined`."""
+    def adapt(self, arrays: Arrays, most_outliers: float) -> None:
+        """See the held-out rows that new ones will be compared with, as a part of `combined`.
+
+        Rows with wild values are left out if they are few, at most the share `most_outliers`.
+        """
         if not self.held_out:
             moved = self._moved(arrays[self.layer].astype(np.float64))
             values = np.column_stack([moved, _log_lengths(moved)])
             ends = zip((self.low_, self.high_), self.lengths_, strict=True)
-            self.units_ = _at_least(
-                self.tails_, values, *(np.append(self._moved(e), x) for e, x in ends)
-            )
+            low, high = (np.append(self._moved(end), length) for end, length in ends)
+            is_wild = (np.abs(_beyond(values, low, high, self.tails_)) > _WILD).any(1)
+            is_few = is_wild.mean() <= most_outliers
+            self.outliers_ = np.array(_USUAL_OUTLIERS + is_wild.mean() * is_few)
+            self.units_ = _at_least(self.tails_, values[~(is_wild & is_few)], low, high)
 
     def wild_values(self, X: Any, shown: Shown) -> list[str]:
         """Say which values have made `adapt` lengthen an end of a range that is not constant."""
@@ -428,7 +432,7 @@ class OutOfRange(FeatureDetector):
         said = []
         for end, place in lengthened:
             wild = np.flatnonzero((excess if end else -excess)[:, place] > _WILD)
-            if len(wild) > max(_FEW, self.usual_outliers * len(excess)):  # or the tail is heavy
+            if len(wild) > max(_FEW, _USUAL_OUTLIERS * len(excess)):  # or the tail is heavy
                 name = ranges.names[place] if ranges.names else f"column {place} of {self.layer}"
                 ends = min(values[wild, place]), max(values[wild, place])
                 said.append(
@@ -478,8 +482,8 @@ class OutOfRange(FeatureDetector):
     def _check_learned(self) -> None:
         low, high = self.lengths_
         positive = (self.scale_, self.tails_, self.units_, high - low)
-        if not all((sizes > 0).all() for sizes in positive):
-            raise ValueError("its ranges are not positive")
+        if not all((sizes > 0).all() for sizes in positive) or not 0 <= self.outliers_ < 1:
+            raise ValueError("its ranges are not positive, or nothing is usual")
 
 
 def without_wild(values: Matrix, ranges: float = 1.0) -> Matrix:
