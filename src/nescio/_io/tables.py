@@ -34,6 +34,7 @@ from nescio.errors import (
     InputError,
     LabelMismatchError,
     NescioError,
+    ShapeError,
     counted,
     label_difference,
     listed,
@@ -43,10 +44,13 @@ from nescio.errors import (
 )
 
 MATRICES = ("logits", "features", "labels")
+VERDICTS = ("score", "p_value", "in_distribution")
+"""The columns that every table of verdicts has."""
 GROUP = "group"
 """The kept column of outputs that has the group of each sample."""
 
 _NAMED = 10  # columns that a message names
+_NAMED_LABELS = (5, 2)  # that it names, at the start and at the end: what is no label is often last
 _UNNAMED_LEVEL = re.compile(r"__index_level_\d+__")  # of an index of pandas without a name
 _KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow"}
 _BUFFERS = 1 << 26  # bytes that are read ahead, in all columns together
@@ -169,6 +173,12 @@ class Columns:
             return tuple(self.expected)
         if "logits" in lists or (lists and not floats):
             return _logits_of(lists)
+        if not self.of_features and {*VERDICTS[:2]} <= {*names}:
+            raise InputError(
+                f"this is a table of verdicts ({', '.join(VERDICTS)}): pass the outputs of the "
+                "model, which were scored. If they are in this table too, name their columns with "
+                "labels=... (--labels)."
+            )
         if self.expected is not None and not _are_numbered(floats):
             theirs = [name for name in rest if name in floats or name in self.expected]
             raise LabelMismatchError(label_difference(self.expected, theirs, self.expected_by))
@@ -241,6 +251,15 @@ def warn_of_ignored(names: Sequence[str], what: str) -> None:
             f"{listed(names)}.",
             IgnoredLabelsWarning,
         )
+
+
+def described_labels(n_labels: int, names: Sequence[str] | None) -> str:
+    """Return how many labels there are, and the first and last of their names."""
+    shown = list(names or ())
+    if len(shown) > sum(_NAMED_LABELS):
+        first, last = _NAMED_LABELS
+        shown[first:-last] = ["..."]
+    return counted(n_labels, "label") + (f" ({', '.join(shown)})" if shown else "")
 
 
 def check_unique_names(schema: Any) -> None:
@@ -340,7 +359,13 @@ def label_content(roles: Roles, table: Any) -> dict[str, Any]:
         return {"logits": _list_matrix(table, roles.labels[0])} | made
     columns = [_numbers(name, table.column(name)) for name in roles.labels]
     names = None if _are_numbered(roles.labels) else roles.labels
-    if "labels" in made and made["labels"].shape[1] == len(columns):
+    if "labels" in made:
+        if made["labels"].shape[1] != len(columns):
+            raise ShapeError(
+                f"the lists of column 'labels' have {made['labels'].shape[1]} entries, but "
+                f"{described_labels(len(columns), roles.labels)} were read. Leave out the columns "
+                "that are no labels with ignore=... (--ignore)."
+            )
         # The lists of the truth have the order of the table, and the logits may have another.
         place = {name: number for number, name in enumerate(roles.read)}
         order = np.argsort(np.argsort([place[name] for name in roles.labels]))
