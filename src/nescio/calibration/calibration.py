@@ -578,8 +578,10 @@ class Calibration(Result):
             return ""
         rows = np.isin(names, unknown)
         n_rows = f"{'all ' if rows.all() else ''}{counted(int(rows.sum()), 'row')}"
-        alike = ((name, nearest(name, own)[:-1]) for name in unknown[:_HINTED])
-        hint = next((f"{hint} by {name!r}?" for name, hint in alike if hint), "")
+        # Of several names that are near, none is meant: cam5 is no typing error for cam3 or cam4.
+        alike = ((name, nearest(name, own, 1), nearest(name, own, 2)) for name in unknown[:_HINTED])
+        near = (f"{one[:-1]} by {name!r}?" for name, one, two in alike if one and one == two)
+        hint = next(near, "")
         which = listed([name or "(no name)" for name in unknown])
         return (
             f"no threshold was calibrated for {counted(len(unknown), 'group')}: {which}, with "
