@@ -159,7 +159,7 @@ def test_bad_parameters_are_rejected(detector, rng, settings):
 
 def test_an_acknowledged_alarm_is_recorded_and_the_monitor_starts_again(detector, rng, tmp_path):
     monitor = fed(Monitor(detector), detector, logits_of(rng, 300))
-    with pytest.raises(InputError, match="no alarm to acknowledge"):
+    with pytest.raises(InputError, match="no alarm and no changed group to acknowledge"):
         monitor.acknowledge()
     fed(monitor, detector, logits_of(rng, 700, shift=-2))
     alarm_at, change, words = monitor.alarm_at, monitor.change, str(monitor).split("\n")[0]
@@ -168,12 +168,37 @@ def test_an_acknowledged_alarm_is_recorded_and_the_monitor_starts_again(detector
     assert record["change"]["since"]["number"] == change.since.number > 250
     assert (monitor.alarm, monitor.n_samples, monitor.log10_martingale) == (False, 0, 0)
     fed(monitor, detector, logits_of(rng, 400))
-    earlier = f"\nAn earlier alarm was acknowledged at {record['time']} (Ann: lens cleaned)."
+    earlier = f"\nAn earlier change was acknowledged at {record['time']} (Ann: lens cleaned)."
     assert f"{earlier}\nEvidence for a change" in str(monitor)
     assert not monitor.alarm
     monitor.save(tmp_path / "state.safetensors")
     again = Monitor.load(tmp_path / "state.safetensors", detector)
     assert again.acknowledged == again.as_dict()["acknowledged"] == [record]
+
+
+def test_a_changed_group_is_acknowledged_like_an_alarm(rng):
+    sites = np.where(np.arange(1000) % 40 == 0, "tiny", "large")
+    detector = ns.JointEnergy(nonfinite="out").calibrate(logits_of(rng, 1000), groups=sites)
+    logits = logits_of(rng, 1000)
+    logits[sites == "tiny"] = np.nan
+    monitor = Monitor(detector)
+    monitor.update(detector.assess(logits, groups=sites))
+    assert (monitor.alarm, monitor.changed) == (False, True)
+    first, second, advice, *_ = str(monitor).split("\n")
+    assert (
+        first == "CHANGED: of 1,000 inputs, those of some groups differ from the calibration data."
+    )
+    assert second == "Changed: group tiny (its inputs have NaN or infinity more often)."
+    assert advice.startswith("What to do: look at these inputs.")
+    record = monitor.acknowledge("Ann: the cable is in again")
+    assert (record["alarm"], record["alarm_at"], record["change"]) == (
+        f"{first} {second}",
+        None,
+        None,
+    )
+    assert (monitor.changed, monitor.n_samples) == (False, 0)
+    monitor.update(detector.assess(logits_of(rng, 1000), groups=sites))
+    assert not monitor.changed
 
 
 def test_the_latest_hundred_acknowledged_alarms_are_kept(detector, rng):
