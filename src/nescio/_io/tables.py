@@ -44,13 +44,11 @@ from nescio.errors import (
 )
 
 MATRICES = ("logits", "features", "labels")
-VERDICTS = ("score", "p_value", "in_distribution")
-"""The columns that every table of verdicts has."""
+VERDICTS = ("score", "p_value", "in_distribution")  # columns of every table of verdicts
 GROUP = "group"
 """The kept column of outputs that has the group of each sample."""
 
 _NAMED = 10  # columns that a message names
-_NAMED_LABELS = (5, 2)  # that it names, at the start and at the end: what is no label is often last
 _UNNAMED_LEVEL = re.compile(r"__index_level_\d+__")  # of an index of pandas without a name
 _KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow"}
 _BUFFERS = 1 << 26  # bytes that are read ahead, in all columns together
@@ -176,8 +174,7 @@ class Columns:
         if not self.of_features and {*VERDICTS[:2]} <= {*names}:
             raise InputError(
                 f"this is a table of verdicts ({', '.join(VERDICTS)}): pass the outputs of the "
-                "model, which were scored. If they are in this table too, name their columns with "
-                "labels=... (--labels)."
+                "model, which were scored, or name their columns with labels=... (--labels)."
             )
         if self.expected is not None and not _are_numbered(floats):
             theirs = [name for name in rest if name in floats or name in self.expected]
@@ -254,11 +251,9 @@ def warn_of_ignored(names: Sequence[str], what: str) -> None:
 
 
 def described_labels(n_labels: int, names: Sequence[str] | None) -> str:
-    """Return how many labels there are, and the first and last of their names."""
+    """Return how many labels there are, and their names: a column that is none is often last."""
     shown = list(names or ())
-    if len(shown) > sum(_NAMED_LABELS):
-        first, last = _NAMED_LABELS
-        shown[first:-last] = ["..."]
+    shown[5:-2] = ["..."] if len(shown) > 7 else shown[5:-2]
     return counted(n_labels, "label") + (f" ({', '.join(shown)})" if shown else "")
 
 

@@ -51,7 +51,7 @@ def monitor(
     alpha: Annotated[
         float | None,
         "The probability that a false alarm is ever raised. Default: that of the state "
-        "file, or 0.01. For all groups together, it is 0.3 % in each run.",
+        "file, or 0.01. Some group seems changed by chance in 0.3 % of the runs.",
     ] = None,
     window: Annotated[
         int | None,

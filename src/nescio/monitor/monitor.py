@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -106,10 +107,6 @@ class Monitor(Result):
     def acknowledge(self, note: str = "") -> dict[str, Any]:
         """Record that a change was dealt with, and start again; the calibration stays the same.
 
-        `alpha` is then the probability of a false alarm in the new run alone. After a false alarm,
-        it is larger: a false alarm is more likely if the calibration sample happens to be an
-        unlucky one, and the same sample is used again. Calibrate again on other data in this case.
-
         What is recorded is returned: time, alarm (in words, or the changed groups), alarm_at and
         change (of an alarm), and the note, which says who has dealt with it, and how.
         """
@@ -127,11 +124,7 @@ class Monitor(Result):
         return record
 
     def reset(self) -> None:
-        """Start again, for example at the start of each month.
-
-        The guarantee of `alpha` holds again if the time does not depend on the stream. After a
-        change, call `acknowledge`.
-        """
+        """Start again, at a time that does not depend on the stream (or `alpha` does not hold)."""
         self.alarm_at: int | None = None
         self._noticed: Change | None = None
         self.log10_martingale = 0.0
@@ -295,16 +288,12 @@ class Monitor(Result):
         """Return a few lines: what has changed and since when, what to do, and the evidence."""
         return summary(self)
 
-    def __str__(self) -> str:
-        return summary(self)
+    __str__ = summary
 
     def _view(self) -> View:
         title, _, text = self.summary().partition("\n")
-        if not self.n_samples:
-            return View(title, text)
-        return View(
-            title, text, charts=lambda: [drawn for *_, drawn in monitor_figures(self, CARD_WIDTH)]
-        )
+        figures = partial(monitor_figures, self, CARD_WIDTH) if self.n_samples else list
+        return View(title, text, charts=lambda: [drawn for *_, drawn in figures()])
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything that is known about the stream so far, for JSON."""
@@ -348,7 +337,6 @@ class Monitor(Result):
         `detector` is the one that the monitor was made for; any other is rejected.
         """
         tensors, state = _KIND.read(path, copy=True)
-        state.setdefault("acknowledged", [])  # older files have none
         monitor = cls(detector, alpha=state["alpha"], window=state["window"])
         if state["fingerprint"] != monitor.fingerprint:
             raise InputError(
@@ -399,11 +387,6 @@ def checked_assessment(calibration: Calibration, assessment: Assessment) -> tupl
         )
     scores = np.asarray(assessment.scores, np.float64)
     p_values = np.asarray(assessment.p_values, np.float64)
-    if p_values.ndim != 1 or scores.shape != p_values.shape:
-        raise ShapeError(
-            "scores and p_values must have the same shape (n_samples,), got "
-            f"{scores.shape} and {p_values.shape}."
-        )
     groups, codes = None, np.zeros(len(scores), np.intp)
     if calibration.by is not None:
         if assessment.groups is None:

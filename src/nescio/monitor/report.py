@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio._charts.svg import Chart, Markup, Scale, chart_style, percent, power_of_ten, sheet
-from nescio._io.files import check_page_target, replacing
+from nescio._io.files import check_page_target, write_text
 from nescio.errors import counted, listed
 from nescio.monitor.windows import COVERAGE, Window
 
@@ -113,11 +113,6 @@ def summary(monitor: Monitor) -> str:
         lines.append(f"  latest full window, {_window(chart.windows[-1])}")
     if newest := chart.open_window():
         lines.append(f"  newest inputs, window incomplete, {_window(newest)}")
-    if chart.n_outside:
-        lines.append(
-            f"  {chart.n_outside:,} of {counted(chart.n_windows, 'full window')} outside the "
-            f"expected range"
-        )
     evidence = f"{now} to 1 now, {most} to 1 at its strongest (alarm at {1 / monitor.alpha:,.4g})"
     return "\n".join(lines) + f"{earlier}\nEvidence for a change of the scores: {evidence}."
 
@@ -242,5 +237,4 @@ def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> 
         "<body><h1>Does the stream still look like the calibration data?</h1>"
         f"<pre>{escape(monitor.summary())}</pre>\n{body}\n</body></html>\n"
     )
-    with replacing(path, force=force) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write_text(path, page, force=force)

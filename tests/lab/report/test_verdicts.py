@@ -258,7 +258,7 @@ def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):
     )
     with pytest.warns(GroupWarning, match="newco"):
         said = describe_verdicts(Chosen("mine", detector), evidence)
-    assert said["uncalibrated"].startswith("The detector was not calibrated for the group newco: ")
+    assert said["uncalibrated"].startswith("no threshold was calibrated for 1 group: 'newco', ")
     with pytest.warns(GroupWarning):
         verdicts = detector.assess(new, groups=groups)
     above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)

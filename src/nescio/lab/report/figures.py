@@ -152,8 +152,7 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str, pair: Pai
             note = f"{fpr:.2f} % of OOD let through, AUROC {area:.2f}."
             together = np.concatenate(both)
             if lost := np.count_nonzero(together < ends[0]):
-                note += f" {lost:,} inputs with lower scores, down to {short(together.min())}, lie"
-                note += " further left."
+                note += f" {lost:,} inputs lie further left, down to {short(together.min())}."
             panels.append(Panel(number, name, chart, note))
     if not panels:
         return None

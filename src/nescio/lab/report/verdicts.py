@@ -219,7 +219,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     detector.calibration_.check_any_group(verdicts.groups)
     promise = Promise.of(detector, verdicts)
     order = _order(detector, verdicts, promise.changed)
-    flagged = order[~verdicts.in_distribution[order]][:_LISTED].tolist()
+    flagged: list[int] = order[~verdicts.in_distribution[order]][:_LISTED].tolist()
     above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
     # Those of the verdicts: `assess` has warned of groups that were not calibrated.
     groups = verdicts.groups if detector.calibration_.by == CUSTOM else None
@@ -245,6 +245,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     ]
     cases = [{"set_name": evidence.id_name, "cases": suspicious}]
     sets = _first_inputs(chosen, evidence, doubt) if evidence.ood_outputs else []
+    own = _groups(detector, outputs)
     return {
         "chosen": chosen,
         "id_name": evidence.id_name,
@@ -256,7 +257,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "shared_reason": shared,
         "flagged": rows,
         "command": _command(chosen.manifest),
-        "uncalibrated": _uncalibrated(verdicts, _groups(detector, outputs)),
+        "uncalibrated": "" if own is None else detector.calibration_.without_threshold(own),
         "why_no_pictures": why_no_pictures(evidence, cases),
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
         "sets": sets,
@@ -272,8 +273,8 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
 def _order(detector: Detector, verdicts: Assessment, changed: Sequence[str]) -> Any:
     """Return the inputs in the order in which to look at them, the most suspicious first.
 
-    Those of changed groups come before all others, the first of each group, then the second, and so
-    on: the p-values of a small group cannot be as low as those of a large one.
+    Those of changed groups come first, each group in turn: the p-values of a small group cannot be
+    as low as those of a large one.
     """
     order = suspicion_order(detector.calibration_, verdicts.columns())
     place = np.full(len(order), np.inf)  # in its group, if this has changed
@@ -293,16 +294,6 @@ def _command(manifest: Mapping[str, Any]) -> str:
     if "detector" in files:
         words = ["nescio score", files["detector"], files["id"], "-o verdicts.csv"]
     return " ".join(filter(None, [*words, manifest.get("options")])) if files else ""
-
-
-def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
-    """Say which groups of the user have no promise; empty if all have one."""
-    if groups is None or verdicts.groups is None:
-        return ""
-    names = [name or "(no name)" for name in np.unique(groups[verdicts.groups == ALL]).tolist()]
-    text = f"The detector was not calibrated for the group {listed(names, quoted=False)}: the "
-    text += "threshold of all groups together is used there, and nothing is promised."
-    return text if names else ""
 
 
 def _groups(detector: Detector, outputs: Outputs) -> Any:
