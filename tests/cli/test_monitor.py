@@ -117,7 +117,7 @@ def test_a_changed_group_gives_3_until_it_is_acknowledged(tmp_path, nescio, succ
         code, out, _ = nescio(*arguments)
         assert (code, out.partition(":")[0]) == (3, "CHANGED")
     own = "--detector 'our tagger.nescio'"
-    look = f"nescio report --id OUTPUTS {own} --group-column site -o report.html"
+    look = f"nescio report --id OUTPUTS {own} --group-column site --nonfinite out -o report.html"
     assert f"\nTo look at them: {look}\nTo start again afterwards: nescio monitor {own}" in out
     assert json.loads(nescio(*watch, "--json")[1])["changed"] is True
     out = succeeds(*watch, "--acknowledge", "Ann: the cable is in again")

@@ -124,8 +124,9 @@ def monitor(
         say(watch.summary())
         own, column = f"--detector {quote(str(detector))}", watch.calibration.column
         if watch.changed or watch.difference or any(window.outside for window in watch.windows):
-            own_groups = "" if column is None else f" --group-column {quote(column)}"
-            say(f"To look at them: nescio report --id OUTPUTS {own}{own_groups} -o report.html")
+            more = "" if column is None else f" --group-column {quote(column)}"
+            more += " --nonfinite out" * bool(watch.n_nonfinite)
+            say(f"To look at them: nescio report --id OUTPUTS {own}{more} -o report.html")
         if watch.changed and state is not None:
             again = f"nescio monitor {own} --state {quote(str(state))} --acknowledge"
             say(f'To start again afterwards: {again} "who, and what was done"')

@@ -150,9 +150,8 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str, pair: Pai
             values = Ranking.from_scores(*both).measures(tpr)
             fpr, area = 100 * values["fpr"], 100 * values["auroc"]
             note = f"{fpr:.2f} % of OOD let through, AUROC {area:.2f}."
-            together = np.concatenate(both)
-            if lost := np.count_nonzero(together < ends[0]):
-                note += f" {lost:,} inputs lie further left, down to {short(together.min())}."
+            if lost := np.count_nonzero(np.concatenate(both) < ends[0]):
+                note += f" {lost:,} inputs lie further left, to {short(min(map(np.min, both)))}."
             panels.append(Panel(number, name, chart, note))
     if not panels:
         return None
