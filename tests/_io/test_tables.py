@@ -19,6 +19,7 @@ from nescio.errors import (
     IgnoredLabelsWarning,
     InputError,
     LabelMismatchError,
+    ShapeError,
 )
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -129,6 +130,33 @@ def test_chosen_labels_are_taken_in_order_and_all_others_ignored(logits):
 def test_mistakes_are_explained(logits, said, reason):
     with pytest.raises(InputError, match=reason):
         roles_of({"id": ["a"] * 60, **logits, "text": ["x"] * 60}, **said)
+
+
+def test_verdicts_are_no_outputs(logits):
+    verdicts = {"id": ["a"] * 60, "score": logits["cat"], "p_value": logits["dog"]}
+    verdicts |= {"in_distribution": [True] * 60, "group": ["x"] * 60}
+    known = {"expected": ["cat", "dog"]}
+    for said in ({}, {"ignore": ["in_distribution", "group"]}, {"ignore": ["score"]}, known):
+        with pytest.raises(
+            InputError, match=r"table of verdicts \(score, p_value, in_distrib.*\): pass"
+        ):
+            roles_of(verdicts, **said)
+    both = verdicts | logits
+    with pytest.warns(IgnoredLabelsWarning, match="'score', 'p_value', 'zebra'"):
+        assert roles_of(both, expected=["cat", "dog"])[0] == ("cat", "dog")
+    assert roles_of(both, labels=["cat", "zebra"])[0] == ("cat", "zebra")
+    features = {"score": logits["cat"], "p_value": logits["dog"]}  # of genes
+    assert roles_of(features, of_features=True)[0] == ("score", "p_value")
+
+
+def test_columns_that_no_truth_belongs_to_are_named(logits):
+    others = {f"n{number}": logits["cat"] for number in range(4)}
+    columns = logits | others | {"latency_ms": logits["dog"], "labels": [[0, 1, 0]] * 60}
+    shown = r"8 labels \(cat, dog, zebra, n0, n1, \.\.\., n3, latency_ms\) were read\. Leave out"
+    with pytest.raises(ShapeError, match=f"'labels' have 3 entries, but {shown}"):
+        read_frame(made(columns), Columns())
+    rest = Columns(ignore=["n?", "latency_ms"])
+    assert read_frame(made(columns), rest)["labels"].shape == (60, 3)
 
 
 def test_ids_come_from_a_column_or_the_index(logits):

@@ -373,6 +373,9 @@ def test_a_group_without_a_threshold_gets_that_of_all_samples(rng):
     hint = r"with all 2 rows; calibrated are 'Graz', 'Oslo'\. Did you mean 'Graz' by 'Gratz'\? The"
     with pytest.warns(GroupWarning, match=hint):
         sites.group_names(2, groups=["Bern", "Gratz"])
+    cameras = Calibration.from_scores(scores, groups=np.repeat(["cam1", "cam2"], 200))
+    with pytest.warns(GroupWarning, match=r"calibrated are 'cam1', 'cam2'\. The threshold"):
+        cameras.group_names(1, groups=["cam5"])  # another camera, and no typing error
     assert calibration.threshold_of(names)[1:].tolist() == [together.threshold_of(None)] * 3
     new = rng.normal(size=4)
     p_values = calibration.p_values(new, names)

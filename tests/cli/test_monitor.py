@@ -37,6 +37,8 @@ def test_a_quiet_stream_gives_0(files, nescio):
     assert (code, err) == (0, "")
     assert out.startswith("No alarm: the 1,200 inputs look like the calibration data.\n")
     assert "window incomplete, inputs 1,001 to 1,200" in out
+    assert "To look at them" not in out
+    assert out.endswith("at its strongest (alarm at 100).\n")
 
 
 def test_a_strange_stream_gives_3_and_says_since_when(files, nescio, fails):
@@ -78,7 +80,7 @@ def test_a_run_goes_on_after_an_acknowledged_alarm(files, nescio, succeeds, fail
     (record,) = report["acknowledged"]
     assert record["alarm"].startswith("ALARM: since about input ")
     assert (report["n_samples"], record["note"]) == (1200, "Ann: lens cleaned")
-    assert "there is no alarm to acknowledge" in fails(*watch, *note)
+    assert "there is no alarm and no changed group to acknowledge" in fails(*watch, *note)
     assert "a file that was counted before" in fails(*watch, "strange.csv")
     for name, left_out in (("strange", 1), ("quiet", 2), ("strange", 3)):  # other files
         rows = Path(f"{name}.csv").read_text().splitlines(keepends=True)
@@ -96,6 +98,31 @@ def test_a_run_goes_on_after_an_acknowledged_alarm(files, nescio, succeeds, fail
     assert not Path("none.safetensors").exists()
     again = '--state state.safetensors --acknowledge "who, '
     assert again in nescio(*watch, "strange-3.csv")[1]
+
+
+def test_a_changed_group_gives_3_until_it_is_acknowledged(tmp_path, nescio, succeeds):
+    """A site that is dead flags so few inputs that no alarm is raised."""
+    rng = np.random.default_rng(0)
+    sites = np.where(np.arange(1000) % 40 == 0, "tiny", "large")
+    held_out = ns.Outputs(rng.normal(-1, 2, (1000, 5)), label_names=NAMES, kept={"site": sites})
+    held_out.save("val.safetensors")
+    by = ("--group-column", "site", "--nonfinite", "out")
+    succeeds("calibrate", "val.safetensors", *by, "-d", "joint_energy", "-o", "our tagger.nescio")
+    logits = rng.normal(-1, 2, (1000, 5))
+    logits[sites == "tiny"] = np.nan
+    ns.Outputs(logits, label_names=NAMES, kept={"site": sites}).save("new.safetensors")
+    succeeds("score", "our tagger.nescio", "new.safetensors", *by, "-o", "scored.csv")
+    watch = ("monitor", "--detector", "our tagger.nescio", "--state", "state.safetensors")
+    for arguments in ((*watch, "scored.csv"), watch):
+        code, out, _ = nescio(*arguments)
+        assert (code, out.partition(":")[0]) == (3, "CHANGED")
+    own = "--detector 'our tagger.nescio'"
+    look = f"nescio report --id OUTPUTS {own} --group-column site --nonfinite out -o report.html"
+    assert f"\nTo look at them: {look}\nTo start again afterwards: nescio monitor {own}" in out
+    assert json.loads(nescio(*watch, "--json")[1])["changed"] is True
+    out = succeeds(*watch, "--acknowledge", "Ann: the cable is in again")
+    assert out.startswith("No inputs since the latest acknowledged change.")
+    assert "To look at them" not in out
 
 
 def test_two_runs_on_one_state_lose_no_rows(files, succeeds, fails):

@@ -169,6 +169,9 @@ def test_a_monitor_reads_verdicts_with_other_columns(tables, nescio, fails):
     renamed.to_csv("renamed.csv", index=False)
     command = ("monitor", "renamed.csv", "--detector", "t.nescio", "--id-column", "photo")
     assert nescio(*command)[0] == monitored[0]
+    for command in (("report", "--id"), ("calibrate", "-o", "u.nescio"), ("score", "t.nescio")):
+        for rest in ((), ("--ignore", "in_distribution,text,predicted")):
+            assert "t.parquet: this is a table of verdicts" in fails(*command, "t.parquet", *rest)
     err = fails("monitor", "test-x.csv", "--detector", "t.nescio")
     assert "is not a scored table: it has no column score" in err
     assert "nescio score DETECTOR DATA -o" in err

@@ -374,7 +374,8 @@ def test_info_reads_well(here, nescio):
     ns.TopKJointEnergy(k=2).calibrate(outputs).save("x.nescio")
     _, out, _ = nescio("info", "x.nescio")
     assert "n_samples            1,500" in out
-    assert "label 28, label 29 and 4 more\n" in out
+    named = "label 0, label 1, label 2, label 3, label 4, ..., label 32, label 33"
+    assert f"34 labels ({named})\n" in out
     assert "[" not in out.partition("With")[0]
     assert "None" not in out
 

@@ -10,7 +10,6 @@ from fixtures.streams import Calibrated, fed, grouped_detector, logits_of, not_m
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import FileError, InputError, ParameterError, ShapeError
 from nescio.monitor import Monitor
-from nescio.monitor.monitor import _KIND
 
 
 def first_alarm(detector, before, after, **settings):
@@ -136,8 +135,6 @@ def test_verdicts_of_another_detector_change_nothing(detector, rng):
     ones = np.where(np.arange(20) == 7, 1.0, good.p_values)
     with pytest.raises(InputError, match="does not match"):
         monitor.update(Assessment(bad, ones, good.in_distribution))
-    with pytest.raises(ShapeError, match="same shape"):
-        monitor.update(Assessment(good.scores[:5], good.p_values, good.in_distribution))
     assert monitor.n_samples == 0
     assert monitor.log10_martingale == 0
     monitor.update(good[:0])
@@ -159,7 +156,7 @@ def test_bad_parameters_are_rejected(detector, rng, settings):
 
 def test_an_acknowledged_alarm_is_recorded_and_the_monitor_starts_again(detector, rng, tmp_path):
     monitor = fed(Monitor(detector), detector, logits_of(rng, 300))
-    with pytest.raises(InputError, match="no alarm to acknowledge"):
+    with pytest.raises(InputError, match="no alarm and no changed group to acknowledge"):
         monitor.acknowledge()
     fed(monitor, detector, logits_of(rng, 700, shift=-2))
     alarm_at, change, words = monitor.alarm_at, monitor.change, str(monitor).split("\n")[0]
@@ -168,7 +165,7 @@ def test_an_acknowledged_alarm_is_recorded_and_the_monitor_starts_again(detector
     assert record["change"]["since"]["number"] == change.since.number > 250
     assert (monitor.alarm, monitor.n_samples, monitor.log10_martingale) == (False, 0, 0)
     fed(monitor, detector, logits_of(rng, 400))
-    earlier = f"\nAn earlier alarm was acknowledged at {record['time']} (Ann: lens cleaned)."
+    earlier = f"\nAn earlier change was acknowledged at {record['time']} (Ann: lens cleaned)."
     assert f"{earlier}\nEvidence for a change" in str(monitor)
     assert not monitor.alarm
     monitor.save(tmp_path / "state.safetensors")
@@ -176,20 +173,36 @@ def test_an_acknowledged_alarm_is_recorded_and_the_monitor_starts_again(detector
     assert again.acknowledged == again.as_dict()["acknowledged"] == [record]
 
 
+def test_a_changed_group_is_acknowledged_like_an_alarm(rng):
+    sites = np.where(np.arange(1000) % 40 == 0, "tiny", "large")
+    detector = ns.JointEnergy(nonfinite="out").calibrate(logits_of(rng, 1000), groups=sites)
+    logits = logits_of(rng, 1000)
+    logits[sites == "tiny"] = np.nan
+    monitor = Monitor(detector)
+    monitor.update(detector.assess(logits, groups=sites))
+    assert (monitor.alarm, monitor.changed) == (False, True)
+    first, second, advice, *_ = str(monitor).split("\n")
+    assert (
+        first == "CHANGED: of 1,000 inputs, those of some groups differ from the calibration data."
+    )
+    assert second == "Changed: group tiny (its inputs have NaN or infinity more often)."
+    assert advice.startswith("What to do: look at these inputs.")
+    record = monitor.acknowledge("Ann: the cable is in again")
+    assert (record["alarm"], record["alarm_at"], record["change"]) == (
+        f"{first} {second}",
+        None,
+        None,
+    )
+    assert (monitor.changed, monitor.n_samples) == (False, 0)
+    monitor.update(detector.assess(logits_of(rng, 1000), groups=sites))
+    assert not monitor.changed
+
+
 def test_the_latest_hundred_acknowledged_alarms_are_kept(detector, rng):
     monitor, strange = Monitor(detector), logits_of(rng, 40, shift=-6)
     for number in range(102):
         fed(monitor, detector, strange).acknowledge(str(number))
     assert [record["note"] for record in monitor.acknowledged] == list(map(str, range(2, 102)))
-
-
-def test_a_state_from_before_alarms_were_acknowledged_is_read(detector, rng, tmp_path):
-    path = tmp_path / "state.safetensors"
-    fed(Monitor(detector), detector, logits_of(rng, 50)).save(path)
-    tensors, state = _KIND.read(path, copy=True)
-    del state["acknowledged"]
-    _KIND.write(path, tensors, state, force=True)
-    assert Monitor.load(path, detector).acknowledged == []
 
 
 # --- saved monitors ---

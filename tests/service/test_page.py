@@ -537,7 +537,7 @@ Evidence: 200 to 1."""
     ("monitor", "words", "details"),
     [
         (
-            {"summary": _ALARM, "alarm": True, "log10_martingale": 2.3},
+            {"summary": _ALARM, "changed": True, "log10_martingale": 2.3},
             ["\N{BALLOT X} ALARM: since about input 40", "Evidence: 200 to 1."],
             ["latest full window, inputs 1 to 500: 6.0% flagged"],
         ),
@@ -577,11 +577,11 @@ def test_an_alarm_is_acknowledged_with_a_note(browser, folder):
         assert browser.run("document.getElementById('acknowledge')") is None
         browser.run("document.querySelector('#traffic details').open = true")
         shown = text(browser, "#traffic details")
-        assert shown.startswith("1 acknowledged alarm")
+        assert shown.startswith("1 acknowledged change")
         assert HOSTILE in shown
         assert "ALARM: since about input 1" in shown
         assert browser.run("window.hacked") is None
-        assert "No inputs since the latest acknowledged alarm" in text(browser, ".monitor.idle")
+        assert "No inputs since the latest acknowledged change" in text(browser, ".monitor.idle")
         titles = browser.run("[...document.querySelectorAll('#traffic h3')].map(h => h.innerText)")
         assert titles == []  # no cross of before
         assert browser.noise == []

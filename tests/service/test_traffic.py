@@ -1,6 +1,5 @@
 """Recent traffic, the monitor, the metrics for Prometheus, and the charts of the page."""
 
-import json
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -57,7 +56,7 @@ def test_an_alarm_is_acknowledged_with_a_note_and_recorded(
     file, state = detector_file(), tmp_path / "state.safetensors"
     service = client(file, monitor_state=state)
     body = {"note": "Änne: the lens is clean"}
-    refused(service.post("/v1/acknowledge", json=body), 409, "There is no alarm to acknowledge.")
+    refused(service.post("/v1/acknowledge", json=body), 409, "There is no alarm and no changed ")
     stream(service, [some_logits(100, seed=seed, shift=-1.5) for seed in range(20)])
     refused(service.post("/v1/acknowledge", json={"nota": "a"}), 400, "unknown field `nota`")
     refused(service.post("/v1/acknowledge", json={"note": "a" * 501}), 400, "length <= 500")
@@ -72,7 +71,7 @@ def test_an_alarm_is_acknowledged_with_a_note_and_recorded(
     assert (line.note, line.alarm) == (body["note"], answer.json()["alarm"])
     assert metrics_of(service)["nescio_monitor_alarm", ()] == 0
     assert Monitor.load(state, ns.load(file)).acknowledged == [answer.json()]
-    refused(service.post("/v1/acknowledge", json=body), 409, "There is no alarm to acknowledge.")
+    refused(service.post("/v1/acknowledge", json=body), 409, "There is no alarm and no changed ")
 
 
 def test_kept_columns_of_a_client_do_not_stop_the_monitor(client, some_logits, tmp_path):
@@ -207,7 +206,15 @@ def test_traffic_of_a_detector_by_groups(client, detector_file, some_logits):
     post_logits(service, some_logits(200))
     result = service.get("/v1/traffic").json()
     assert result["monitor"]["n_samples"] == 200
-    assert json.dumps(result)
+    assert (result["monitor"]["changed"], result["monitor"]["alarm"]) == (False, False)
+    logits = some_logits(400, seed=1)
+    logits[::40] = -9.0  # too few for an alarm
+    post_logits(service, logits)
+    monitor = service.get("/v1/traffic").json()["monitor"]
+    assert (monitor["changed"], monitor["alarm"]) == (True, False)
+    record = service.post("/v1/acknowledge", json={"note": "Ann"}).json()
+    assert (record["change"], record["alarm"][:8]) == (None, "CHANGED:")
+    assert not service.get("/v1/traffic").json()["monitor"]["changed"]
 
 
 # --- metrics ------------------------------------------------------------------------------------

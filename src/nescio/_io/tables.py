@@ -34,6 +34,7 @@ from nescio.errors import (
     InputError,
     LabelMismatchError,
     NescioError,
+    ShapeError,
     counted,
     label_difference,
     listed,
@@ -43,6 +44,7 @@ from nescio.errors import (
 )
 
 MATRICES = ("logits", "features", "labels")
+VERDICTS = ("score", "p_value", "in_distribution")  # columns of every table of verdicts
 GROUP = "group"
 """The kept column of outputs that has the group of each sample."""
 
@@ -169,6 +171,11 @@ class Columns:
             return tuple(self.expected)
         if "logits" in lists or (lists and not floats):
             return _logits_of(lists)
+        if not self.of_features and {*VERDICTS[:2]} <= {*names}:
+            raise InputError(
+                f"this is a table of verdicts ({', '.join(VERDICTS)}): pass the outputs of the "
+                "model, which were scored, or name their columns with labels=... (--labels)."
+            )
         if self.expected is not None and not _are_numbered(floats):
             theirs = [name for name in rest if name in floats or name in self.expected]
             raise LabelMismatchError(label_difference(self.expected, theirs, self.expected_by))
@@ -241,6 +248,13 @@ def warn_of_ignored(names: Sequence[str], what: str) -> None:
             f"{listed(names)}.",
             IgnoredLabelsWarning,
         )
+
+
+def described_labels(n_labels: int, names: Sequence[str] | None) -> str:
+    """Return how many labels there are, and their names: a column that is none is often last."""
+    shown = list(names or ())
+    shown[5:-2] = ["..."] if len(shown) > 7 else shown[5:-2]
+    return counted(n_labels, "label") + (f" ({', '.join(shown)})" if shown else "")
 
 
 def check_unique_names(schema: Any) -> None:
@@ -340,7 +354,13 @@ def label_content(roles: Roles, table: Any) -> dict[str, Any]:
         return {"logits": _list_matrix(table, roles.labels[0])} | made
     columns = [_numbers(name, table.column(name)) for name in roles.labels]
     names = None if _are_numbered(roles.labels) else roles.labels
-    if "labels" in made and made["labels"].shape[1] == len(columns):
+    if "labels" in made:
+        if made["labels"].shape[1] != len(columns):
+            raise ShapeError(
+                f"the lists of column 'labels' have {made['labels'].shape[1]} entries, but "
+                f"{described_labels(len(columns), roles.labels)} were read. Leave out the columns "
+                "that are no labels with ignore=... (--ignore)."
+            )
         # The lists of the truth have the order of the table, and the logits may have another.
         place = {name: number for number, name in enumerate(roles.read)}
         order = np.argsort(np.argsort([place[name] for name in roles.labels]))

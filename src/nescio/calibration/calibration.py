@@ -578,13 +578,14 @@ class Calibration(Result):
             return ""
         rows = np.isin(names, unknown)
         n_rows = f"{'all ' if rows.all() else ''}{counted(int(rows.sum()), 'row')}"
-        alike = ((name, nearest(name, own)[:-1]) for name in unknown[:_HINTED])
-        hint = next((f"{hint} by {name!r}?" for name, hint in alike if hint), "")
+        # Of several names that are near, none is meant: cam5 is no typing error for cam3 or cam4.
+        alike = ((name, nearest(name, own, 1), nearest(name, own, 2)) for name in unknown[:_HINTED])
+        hints = (f"{one[:-1]} by {name!r}?" for name, one, two in alike if one and one == two)
         which = listed([name or "(no name)" for name in unknown])
         return (
             f"no threshold was calibrated for {counted(len(unknown), 'group')}: {which}, with "
-            f"{n_rows}; calibrated are {listed(own)}.{hint} The threshold of all samples "
-            "together holds there, and promises nothing for a group."
+            f"{n_rows}; calibrated are {listed(own)}.{next(hints, '')} The threshold of all "
+            "samples together holds there, and promises nothing for a group."
         )
 
     def check_any_group(self, names: Iterable[str] | None) -> None:

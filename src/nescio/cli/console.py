@@ -28,9 +28,9 @@ from rich.text import Text
 from typer import Argument, Option
 
 from nescio._io.files import existing_file, to_json
-from nescio._io.tables import Columns
+from nescio._io.tables import Columns, described_labels
 from nescio._version import __version__
-from nescio.errors import NescioError, ParameterError, counted, listed
+from nescio.errors import NescioError, ParameterError, counted
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
 _WIDEST_NAME = 40  # a longer first column is folded
-NAMED_LABELS = 30  # that are printed
 
 # --- the application ------------------------------------------------------------------------------
 
@@ -391,8 +390,7 @@ def describe(
     n_rows: int, n_labels: int, names: Sequence[str] | None, ignored: Sequence[str]
 ) -> str:
     """Describe what was read in one line: rows, labels and the columns that were ignored."""
-    shown = "" if names is None else f" ({listed(names, NAMED_LABELS, quoted=False)})"
-    line = f"{counted(n_rows, 'row')} x {counted(n_labels, 'label')}{shown}"
+    line = f"{counted(n_rows, 'row')} x {described_labels(n_labels, names)}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 
 

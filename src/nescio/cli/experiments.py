@@ -248,8 +248,5 @@ def demo(
     say(
         f"\nReport, with pictures: {report}\n\nNow try:\n"
         f"  nescio score {detector} {unseen}\n"
-        f"  nescio explain {detector} {unseen}\n"
-        "and on held-out logits of your own model, one row per sample and one column per label:\n"
-        f"  nescio calibrate your-validation-logits.csv -o yours.nescio\n"
-        f"  nescio score yours.nescio your-new-logits.csv"
+        f"  nescio explain {detector} {unseen}"
     )

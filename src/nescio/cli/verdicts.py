@@ -14,11 +14,10 @@ from typer import Argument, Option
 
 from nescio._charts.results import View, result_text
 from nescio._io.files import check_table_target, check_target, to_values
-from nescio._io.tables import GROUP
+from nescio._io.tables import GROUP, described_labels
 from nescio._validation import checked_choice
 from nescio.calibration import LABEL_COUNT, TOP_LABEL
 from nescio.cli.console import (
-    NAMED_LABELS,
     AsJson,
     DataOptions,
     DetectorFile,
@@ -399,7 +398,7 @@ def info(detector: DetectorFile, as_json: AsJson = False) -> None:
         return
     facts.pop("tpr_interval_99", None)  # the statement below says it
     nonfinite, names = facts.pop("parameters")["nonfinite"], loaded.label_names_
-    label_names = names and listed(names, NAMED_LABELS, quoted=False)
+    label_names = names and described_labels(len(names), names)
     written = {"detector": loaded.text(), "nonfinite": nonfinite, "label_names": label_names}
     print_facts(facts | written)
     if "n_samples" in facts:

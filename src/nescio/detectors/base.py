@@ -311,10 +311,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         self, data: DetectorInput, scores: Scores, tpr: float, confidence: float | None, groups: Any
     ) -> Calibration:
         """Calibrate the scores of held-out data, by group if asked to."""
-        half = (
-            " Half of the held-out data goes to the p-values or to whatever else "
-            f"{self.name} learns from it, so it takes twice as many samples."
-        ) * bool(self.learns_from_held_out)
+        half = f" {self.name} learns from half of the held-out data: pass twice as many samples."
+        half *= bool(self.learns_from_held_out)
         try:
             if not isinstance(groups, str):
                 return Calibration.from_scores(

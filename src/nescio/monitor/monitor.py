@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place, Trace
-from nescio.monitor.report import CARD_WIDTH, headline, monitor_figures, summary
+from nescio.monitor.report import CARD_WIDTH, group_sentence, headline, monitor_figures, summary
 from nescio.monitor.windows import ControlChart, Difference, Window, find_difference
 
 Codes = NDArray[np.intp]
@@ -36,7 +37,7 @@ _STORED = (
     *("chart.open", "chart.open_flagged", "martingale.n_samples", "martingale.log_stakes"),
     *("finder.gains", "trace.step", "trace.values"),
 )
-_KEPT_ALARMS = 100  # that were acknowledged
+_KEPT_ALARMS = 100  # that were acknowledged, or groups that had changed
 _CLOSE = 1e-6  # how close p * (n + 1) must be to a whole number
 _CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block
 
@@ -71,7 +72,7 @@ class Monitor(Result):
         What has changed, among all inputs, and since when, as estimated at the alarm; None without
         an alarm.
     acknowledged : list of dict
-        The latest 100 alarms that `acknowledge` has recorded.
+        The latest 100 changes that `acknowledge` has recorded.
 
     Examples
     --------
@@ -104,22 +105,18 @@ class Monitor(Result):
         self.reset()
 
     def acknowledge(self, note: str = "") -> dict[str, Any]:
-        """Record that an alarm was dealt with, and start again; the calibration stays the same.
+        """Record that a change was dealt with, and start again; the calibration stays the same.
 
-        `alpha` is then the probability of a false alarm in the new run alone. After a false alarm,
-        it is larger: a false alarm is more likely if the calibration sample happens to be an
-        unlucky one, and the same sample is used again. Calibrate again on other data in this case.
-
-        What is recorded is returned: time, alarm (in words), alarm_at, change, and the note, which
-        says who has dealt with the alarm, and how.
+        What is recorded is returned: time, alarm (in words, or the changed groups), alarm_at and
+        change (of an alarm), and the note, which says who has dealt with it, and how.
         """
-        if self.change is None:
-            raise InputError("there is no alarm to acknowledge.")
+        if not self.changed:
+            raise InputError("there is no alarm and no changed group to acknowledge.")
         record = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "alarm": headline(self),
+            "alarm": f"{headline(self)} {group_sentence(self)}".strip(),
             "alarm_at": self.alarm_at,
-            "change": asdict(self.change),
+            "change": self.change and asdict(self.change),
             "note": note,
         }
         self.acknowledged = [*self.acknowledged, record][-_KEPT_ALARMS:]
@@ -127,11 +124,7 @@ class Monitor(Result):
         return record
 
     def reset(self) -> None:
-        """Start again, for example at the start of each month.
-
-        The guarantee of `alpha` holds again if the time does not depend on the stream. After an
-        alarm, call `acknowledge`.
-        """
+        """Start again, at a time that does not depend on the stream (or `alpha` does not hold)."""
         self.alarm_at: int | None = None
         self._noticed: Change | None = None
         self.log10_martingale = 0.0
@@ -262,6 +255,11 @@ class Monitor(Result):
         return dict(sorted(changed.items(), key=lambda item: -item[1].size))
 
     @property
+    def changed(self) -> bool:
+        """Whether there is an alarm or a changed group, which `acknowledge` deals with."""
+        return self.alarm or bool(self.changed_groups)
+
+    @property
     def n_nonfinite(self) -> dict[str, int]:
         """The number of inputs with NaN or infinity, by group, the largest first."""
         seen = [int(bag.counts[1] - bag.calibration[1]) for bag in self.bags]
@@ -290,21 +288,17 @@ class Monitor(Result):
         """Return a few lines: what has changed and since when, what to do, and the evidence."""
         return summary(self)
 
-    def __str__(self) -> str:
-        return summary(self)
+    __str__ = summary
 
     def _view(self) -> View:
         title, _, text = self.summary().partition("\n")
-        if not self.n_samples:
-            return View(title, text)
-        return View(
-            title, text, charts=lambda: [drawn for *_, drawn in monitor_figures(self, CARD_WIDTH)]
-        )
+        figures = partial(monitor_figures, self, CARD_WIDTH) if self.n_samples else list
+        return View(title, text, charts=lambda: [drawn for *_, drawn in figures()])
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything that is known about the stream so far, for JSON."""
         chart, newest = self.chart, self.chart.open_window()
-        names = ["n_samples", "flagged", "expected_share", "alpha", "alarm", "alarm_at"]
+        names = ["n_samples", "flagged", "expected_share", "alpha", "alarm", "alarm_at", "changed"]
         names += ["log10_martingale", "max_log10_martingale"]
         return {
             "summary": self.summary(),
@@ -343,7 +337,6 @@ class Monitor(Result):
         `detector` is the one that the monitor was made for; any other is rejected.
         """
         tensors, state = _KIND.read(path, copy=True)
-        state.setdefault("acknowledged", [])  # older files have none
         monitor = cls(detector, alpha=state["alpha"], window=state["window"])
         if state["fingerprint"] != monitor.fingerprint:
             raise InputError(
@@ -394,11 +387,6 @@ def checked_assessment(calibration: Calibration, assessment: Assessment) -> tupl
         )
     scores = np.asarray(assessment.scores, np.float64)
     p_values = np.asarray(assessment.p_values, np.float64)
-    if p_values.ndim != 1 or scores.shape != p_values.shape:
-        raise ShapeError(
-            "scores and p_values must have the same shape (n_samples,), got "
-            f"{scores.shape} and {p_values.shape}."
-        )
     groups, codes = None, np.zeros(len(scores), np.intp)
     if calibration.by is not None:
         if assessment.groups is None:

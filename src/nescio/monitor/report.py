@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio._charts.svg import Chart, Markup, Scale, chart_style, percent, power_of_ten, sheet
-from nescio._io.files import check_page_target, replacing
+from nescio._io.files import check_page_target, write_text
 from nescio.errors import counted, listed
 from nescio.monitor.windows import COVERAGE, Window
 
@@ -42,7 +42,7 @@ def headline(monitor: Monitor) -> str:
     """Return one sentence: whether something has changed, what, and since when."""
     n_samples, inputs = monitor.n_samples, counted(monitor.n_samples, "input")
     if not n_samples:
-        since = "since the latest acknowledged alarm" if monitor.acknowledged else "yet"
+        since = "since the latest acknowledged change" if monitor.acknowledged else "yet"
         return f"No inputs {since}."
     if monitor.change is not None:
         return (
@@ -50,6 +50,8 @@ def headline(monitor: Monitor) -> str:
             f"{CHANGES[monitor.change.kind]}. This was noticed at input {monitor.alarm_at:,} of "
             f"{n_samples:,}."
         )
+    if monitor.changed:
+        return f"CHANGED: of {inputs}, those of some groups differ from the calibration data."
     windows, difference = monitor.windows, monitor.difference
     unusual = [] if difference is None else [f"they {CHANGES[difference.kind]}"]
     outside = [window for window in windows if window.outside]
@@ -59,11 +61,8 @@ def headline(monitor: Monitor) -> str:
         which = "more" if all(more) else "more or fewer" if any(more) else "fewer"
         n_windows = f"{len(outside):,} of {counted(len(windows), 'window')}"
         unusual.append(f"{n_windows} flagged {which} than expected")
-    if monitor.changed_groups and not unusual:
-        unusual.append("not all groups are like the calibration data")
     if unusual:
-        what = f"{', and '.join(unusual)}: look at them with nescio report"
-        return f"No alarm so far in {inputs}, but {what}."
+        return f"No alarm so far in {inputs}, but {', and '.join(unusual)}: look at them."
     if n_samples < FEW:
         return f"No alarm so far: {inputs}, too few to tell whether the data has changed."
     return f"No alarm: the {n_samples:,} inputs look like the calibration data."
@@ -93,18 +92,17 @@ def summary(monitor: Monitor) -> str:
     if monitor.acknowledged:
         latest = monitor.acknowledged[-1]
         note = f" ({latest['note']})" if latest["note"] else ""
-        earlier = f"\nAn earlier alarm was acknowledged at {latest['time']}{note}."
+        earlier = f"\nAn earlier change was acknowledged at {latest['time']}{note}."
     if not monitor.n_samples:
         return lines[0] + earlier
     lines += filter(None, [group_sentence(monitor)])
     now, most = _odds(monitor.log10_martingale), _odds(monitor.max_log10_martingale)
-    if monitor.alarm:
-        if monitor.log10_martingale < 0:
-            what = "all inputs together still differ, but the stream is also compared with itself"
-            if monitor.difference is None:
-                what = "all inputs together do not differ, so it may have been chance, or be over"
-            lines.append(f"The evidence has faded to {now} to 1 now: {what}.")
-        lines.append(ADVICE)
+    if monitor.alarm and monitor.log10_martingale < 0:
+        what = "all inputs together still differ, but the stream is also compared with itself"
+        if monitor.difference is None:
+            what = "all inputs together do not differ, so it may have been chance, or be over"
+        lines.append(f"The evidence has faded to {now} to 1 now: {what}.")
+    lines += [ADVICE] * monitor.changed
     share = f"{monitor.flagged / monitor.n_samples:.2%}"
     shares = ", ".join(filter(None, (share, nonfinite_text(monitor))))
     lines.append(
@@ -115,17 +113,8 @@ def summary(monitor: Monitor) -> str:
         lines.append(f"  latest full window, {_window(chart.windows[-1])}")
     if newest := chart.open_window():
         lines.append(f"  newest inputs, window incomplete, {_window(newest)}")
-    if chart.n_outside:
-        lines.append(
-            f"  {chart.n_outside:,} of {counted(chart.n_windows, 'full window')} outside the "
-            f"expected range"
-        )
-    lines.append(
-        f"Evidence for a change of the scores: {now} to 1 now, {most} to 1 at its strongest. "
-        f"An alarm is raised at {1 / monitor.alpha:,.4g} to 1; without a change, it is ever "
-        f"raised with a probability of at most {monitor.alpha:g}."
-    )
-    return "\n".join(lines[:-1]) + f"{earlier}\n{lines[-1]}"  # the evidence ends it
+    evidence = f"{now} to 1 now, {most} to 1 at its strongest (alarm at {1 / monitor.alpha:,.4g})"
+    return "\n".join(lines) + f"{earlier}\nEvidence for a change of the scores: {evidence}."
 
 
 def _window(window: Window) -> str:
@@ -248,5 +237,4 @@ def draw_monitor(monitor: Monitor, path: str | Path, *, force: bool = False) -> 
         "<body><h1>Does the stream still look like the calibration data?</h1>"
         f"<pre>{escape(monitor.summary())}</pre>\n{body}\n</body></html>\n"
     )
-    with replacing(path, force=force) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write_text(path, page, force=force)

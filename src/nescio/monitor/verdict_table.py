@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from nescio._io.files import as_ids, find_files, to_array, without_quote
-from nescio._io.tables import Columns, TableFiles, no_column
+from nescio._io.tables import VERDICTS, Columns, TableFiles, no_column
 from nescio._validation import Array
 from nescio.detectors.verdicts import Assessment
 from nescio.errors import FileFormatError, InputError, NescioWarning, ParameterError, listed, warn
 from nescio.outputs.files import TABLES
 
-_COLUMNS = ("score", "p_value", "in_distribution")
 _SCORE_FIRST = "Pass a table of verdicts, made with 'nescio score DETECTOR DATA -o scored.parquet'."
 
 
@@ -39,10 +38,10 @@ class ScoredTable:
             raise ParameterError(
                 f"cannot read {path}: the name must end in {', '.join(TABLES)}. {_SCORE_FIRST}"
             )
-        self._table = TableFiles(self._files, Columns(labels=("score", "p_value")))
+        self._table = TableFiles(self._files, Columns(labels=VERDICTS[:2]))
         self.n_rows = self._table.n_rows
         names = self._table.schema.names
-        missing = [name for name in _COLUMNS if name not in names]
+        missing = [name for name in VERDICTS if name not in names]
         if missing:
             raise FileFormatError(
                 f"{path} is not a scored table: it has no column {missing[0]}, but "
@@ -57,7 +56,7 @@ class ScoredTable:
         if not self.n_rows:
             raise InputError(f"{path} has no rows.")
         self._ids = id_column or "id"
-        wanted = {*_COLUMNS, "group", self._ids, time_column}
+        wanted = {*VERDICTS, "group", self._ids, time_column}
         self._columns = [name for name in names if name in wanted]
 
     def blocks(self, size: int) -> Iterator[tuple[Assessment, list[str] | None]]:
@@ -92,7 +91,7 @@ class ScoredTable:
             inside = np.asarray(columns["in_distribution"].cast("bool"), np.bool_)
         except (ValueError, TypeError, NotImplementedError) as error:
             raise FileFormatError(
-                f"the columns {', '.join(_COLUMNS)} of {self.path} must hold two numbers and True "
+                f"the columns {', '.join(VERDICTS)} of {self.path} must hold two numbers and True "
                 f"or False: {error}."
             ) from error
         groups, ids = (self._texts(columns.get(name)) for name in ("group", self._ids))

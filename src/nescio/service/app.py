@@ -178,9 +178,9 @@ async def traffic(service: Service, request: Request, query: api.TrafficQuery) -
     errors=(409,),
 )
 async def acknowledge(service: Service, request: Request, query: api.NoQuery) -> Answer:
-    """Acknowledge the alarm of the monitor.
+    """Acknowledge the change that the monitor has found.
 
-    Records the alarm with a note, and starts the monitor again.
+    Records it with a note, and starts the monitor again.
     """
     _check_operator(service, request)
     request.require_type((api.JSON,))

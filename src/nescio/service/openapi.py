@@ -110,7 +110,7 @@ class PredictBody(Struct, forbid_unknown_fields=True):
 
 
 class AcknowledgeBody(Struct, forbid_unknown_fields=True):
-    """The JSON body of a request to acknowledge an alarm."""
+    """The JSON body of a request to acknowledge a change."""
 
     note: Annotated[str, Meta(min_length=1, max_length=500, description="Who, and what was done.")]
 
@@ -237,17 +237,17 @@ class ChartOf(Struct):
 
 
 class Acknowledged(Struct):
-    """An alarm that was acknowledged."""
+    """An alarm, or a change of groups, that was acknowledged."""
 
     time: Annotated[str, Meta(description="In UTC, such as 2026-01-31T12:00:00Z.")]
     alarm: Annotated[str, Meta(description="What had changed and since when, in words.")]
-    alarm_at: int
-    change: Change
+    alarm_at: int | None
+    change: Change | None
     note: str
 
 
 class MonitorReport(Struct):
-    """What the monitor says about the inputs since its start or the latest acknowledged alarm."""
+    """What the monitor says about the inputs since its start or the latest acknowledged change."""
 
     summary: str
     n_samples: int
@@ -256,6 +256,7 @@ class MonitorReport(Struct):
     alpha: float
     alarm: bool
     alarm_at: int | None
+    changed: Annotated[bool, Meta(description="There is an alarm or a changed group.")]
     change: Change | None
     log10_martingale: float
     max_log10_martingale: float
@@ -340,7 +341,7 @@ _MEANINGS = {
     403: "The origin, the host name or the address of the caller is not allowed.",
     404: "The service has no model.",
     408: "The body took too long to arrive.",
-    409: "There is no alarm; or the new files cannot be used, and the old ones stay in use.",
+    409: "Nothing has changed; or the new files cannot be used, and the old ones stay in use.",
     413: "The body is too large, or it has too many rows.",
     415: "The format of the body is not supported.",
     422: "The request can be read but not used: an unknown parameter, wrong labels, probabilities "

@@ -280,7 +280,7 @@ class Service:
             return engine
 
     def acknowledge(self, note: str) -> dict[str, Any]:
-        """Record the alarm of the monitor as dealt with, and save its state."""
+        """Record the change of the inputs as dealt with, and save its state."""
         record = self.engine.traffic.acknowledge(note)
         logger.info("alarm acknowledged", extra=record)
         self._watch(save=True)

@@ -201,7 +201,7 @@ class Traffic:
             return report
 
     def acknowledge(self, note: str) -> dict[str, Any]:
-        """Record the alarm as dealt with, and let the monitor start again."""
+        """Record the change as dealt with, and let the monitor start again."""
         self.watch()
         with self._watching:
             record = self.monitor.acknowledge(note)
@@ -270,7 +270,7 @@ class Traffic:
         with self._watching, old._watching:
             if self._names == old._names:
                 self._fired = old._fired
-            if old.monitor.alarm:
+            if old.monitor.changed:
                 old.monitor.acknowledge("closed by a reload: another detector")
             self.monitor.acknowledged = old.monitor.acknowledged
             _log_new_monitor(self._state)

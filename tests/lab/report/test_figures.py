@@ -48,6 +48,10 @@ def test_an_outlier_does_not_stretch_the_axis(rng):
     low, high = visible_range(np.ones(3), np.array([-np.inf]))
     assert low < 1 < high  # the axis of equal scores has a width
     assert visible_range(np.array([-np.inf])) is None
+    ordinary = -1 / rng.uniform(0, 1, 10_000)  # like the scores of the default
+    low, high = visible_range(ordinary, np.full(100, -2e5))
+    assert (-90 < low < -60, -1 < high < 2) == (True, True)
+    assert visible_range(np.zeros(9), -ordinary)[1] > 100  # nothing to compare with
 
 
 def test_without_true_labels_of_the_test_data_those_of_the_validation_data_are_drawn(

@@ -183,7 +183,7 @@ def test_masked_and_missing_scores_leave_no_nan(make_evidence, make_lines):
     drawn = re.findall(r' (?:d|x|y|cx|cy|width|height|transform)="([^"]*)"', page)
     assert drawn
     assert not [value for value in drawn if re.search("nan|inf|e[+-]", value)]
-    assert "inputs with a score of −∞ count as out and are not drawn" in page
+    assert "inputs lie further left, to −∞." in page
     assert "No threshold keeps 95 % of ID inputs" in page
 
 

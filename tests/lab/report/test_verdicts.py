@@ -248,7 +248,7 @@ def test_missing_values_are_counted_named_and_shown_last(own):
 
 
 def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):
-    """The smallest p-value first: the scores of groups differ in scale."""
+    """Changed groups in turn, then the smallest p-value: scores of groups differ in scale."""
     held_out, new = make_outputs(900, seed=3), make_outputs(300, lift=0.0)
     sizes = np.where(np.arange(900) < 100, "tiny", "large")
     detector = JointEnergy().calibrate(held_out, groups=sizes)
@@ -258,11 +258,17 @@ def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):
     )
     with pytest.warns(GroupWarning, match="newco"):
         said = describe_verdicts(Chosen("mine", detector), evidence)
-    assert said["uncalibrated"].startswith("The detector was not calibrated for the group newco: ")
+    assert said["uncalibrated"].startswith("no threshold was calibrated for 1 group: 'newco', ")
     with pytest.warns(GroupWarning):
         verdicts = detector.assess(new, groups=groups)
     above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
-    lowest = np.lexsort((above, verdicts.p_values))[:100]
+    lowest = np.lexsort((above, verdicts.p_values))
+    changed = [lowest[groups[lowest] == name] for name in said["promise"].changed]
+    assert len(changed) == 2
+    place = np.argsort(lowest)
+    in_turn = [row for turn in zip(*changed, strict=True) for row in sorted(turn, key=place.item)]
+    lowest = np.append(in_turn, lowest[groups[lowest] == "newco"])
+    lowest = lowest[above[lowest] < 0][:100]
     assert (above < 0).sum() > 100
     assert (np.diff(above[lowest]) < 0).any()
     assert [row["name"] for row in said["flagged"]] == new.ids[lowest].tolist()
@@ -275,6 +281,37 @@ def test_the_rest_of_the_flagged_inputs_is_listed(make_outputs, make_evidence):
     rarest = [row["p_value"] == 1 / (1 + sizes.get(row["group"], 900)) for row in said["flagged"]]
     assert [row["strange"].endswith(" or rarer") for row in said["flagged"]] == rarest
     assert {*rarest} == {True, False}
+
+
+@pytest.mark.parametrize(("broken", "n_broken"), [(np.nan, 12), (0.0, 40)])
+def test_the_rows_of_a_small_changed_group_come_first(
+    make_outputs, make_evidence, broken, n_broken
+):
+    """Their p-values are 1 / 22 at least, and those of the large group much lower."""
+    held_out, new = make_outputs(921, seed=3), make_outputs(400)
+    sizes = np.where(np.arange(921) < 21, "tiny", "large")
+    detector = JointEnergy(nonfinite="out").calibrate(held_out, groups=sizes)
+    groups, logits = np.where(np.arange(400) < n_broken, "tiny", "large"), new.logits.copy()
+    logits[:n_broken] = broken
+    outputs = replace(new, logits=logits, kept={"group": groups})
+    evidence = replace(make_evidence(oods=(), detectors={}), id_outputs=outputs)
+    chosen = Chosen("mine", detector)
+    said = describe_verdicts(chosen, evidence)
+    assert said["promise"].changed == ["tiny"]
+    assert [case["name"].endswith("group tiny") for case in said["suspicious"]] == 6 * [True]
+    in_list = [row["group"] for row in said["flagged"]]
+    n_tiny = in_list.count("tiny")
+    assert in_list == n_tiny * ["tiny"] + (len(in_list) - n_tiny) * ["large"]
+    assert n_tiny == (12 if np.isnan(broken) else 0)
+    rows = [row["p_value"] for row in said["flagged"][n_tiny:]]
+    assert rows == sorted(rows)
+    page = Page(build_report([], [evidence], title="t", chosen=chosen))
+    assert "inputs of pets, those of changed groups first" in page.text
+    assert "flagged inputs, those of changed groups first" in page.text
+    comparison = "as promised in number, but the inputs have changed"
+    assert f"flagged: {comparison} (about " in chosen.headline(outputs)
+    assert f"This is {comparison}: about" in page.text
+    assert page.count("li", **{"class": "alert"}) == 2
 
 
 def test_reasons_are_words_first(make_outputs):

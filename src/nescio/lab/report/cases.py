@@ -86,19 +86,16 @@ def _disagreements(
 
 
 def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> str:
-    """Return why no case has a picture; empty if one has, or if nothing is missing."""
-    shown = [(group["set_name"], case) for group in groups for case in group["cases"]]
-    if not shown or any(case["picture"] for _, case in shown):
+    """Say what to do if no case has a picture; empty if one has, or if the inputs are no images."""
+    cases = [case for group in groups for case in group["cases"]]
+    named = any(Path(case["name"]).suffix.lower() in IMAGE_SUFFIXES for case in cases)
+    is_expected = named or (cases and evidence.image_roots)
+    if not is_expected or any(case["picture"] for case in cases):
         return ""
-    roots = [evidence.image_roots[name] for name, _ in shown if name in evidence.image_roots]
-    if roots:
-        folders = ", ".join(map(str, dict.fromkeys(roots)))
-        return f"There are no pictures: none can be read in {folders}, or Pillow is not installed."
-    if not any(Path(case["name"]).suffix.lower() in IMAGE_SUFFIXES for _, case in shown):
-        return ""  # the inputs are not images
+    folders = ", ".join(dict.fromkeys(map(str, evidence.image_roots.values()))) or "any folder"
     return (
-        "There are no pictures. To add them, name the folders of the images (--images; --images "
-        "recorded for the results of your own benchmark)."
+        f"There are no pictures: none can be read in {folders}. Install Pillow, and name the "
+        "folders of the images (--images; --images recorded for results of your own benchmark)."
     )
 
 

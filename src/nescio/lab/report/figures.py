@@ -32,6 +32,7 @@ Flags = NDArray[np.bool_]
 
 MAX = "max_logit"
 
+Ends = tuple[float, float]  # of an axis
 Pair = tuple[str, str]
 """The detector that leads a page, and the one that it is compared with."""
 USUAL_PAIR: Pair = (JOINT, MAX)
@@ -143,13 +144,14 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str, pair: Pai
     panels: list[Panel] = []
     for number, (name, scored) in enumerate(evidence.scores.items()):
         both = scored.id_scores, scored.ood_scores[ood]
-        chart = _density_chart(name, *both, tpr, css)
-        if chart is not None:
+        ends = visible_range(*both)
+        if ends is not None:
+            chart = _density_chart(name, *both, ends, tpr, css)
             values = Ranking.from_scores(*both).measures(tpr)
             fpr, area = 100 * values["fpr"], 100 * values["auroc"]
             note = f"{fpr:.2f} % of OOD let through, AUROC {area:.2f}."
-            if lost := np.count_nonzero(np.isneginf(np.concatenate(both))):
-                note += f" {lost:,} inputs with a score of −∞ count as out and are not drawn."
+            if lost := np.count_nonzero(np.concatenate(both) < ends[0]):
+                note += f" {lost:,} inputs lie further left, to {short(min(map(np.min, both)))}."
             panels.append(Panel(number, name, chart, note))
     if not panels:
         return None
@@ -159,11 +161,8 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str, pair: Pai
 
 
 def _density_chart(
-    name: str, id_scores: Values, ood_scores: Values, tpr: float, css: str
-) -> Markup | None:
-    ends = visible_range(id_scores, ood_scores)
-    if ends is None:
-        return None
+    name: str, id_scores: Values, ood_scores: Values, ends: Ends, tpr: float, css: str
+) -> Markup:
     grid, of_id = density(id_scores, *ends)
     _, of_ood = density(ood_scores, *ends)
     top = max(float(of_id.max()), float(of_ood.max())) or 1.0
@@ -220,9 +219,7 @@ def label_switch(evidence: Evidence) -> Switch:
     return Switch(panels, {"Label": frequent}, f"the {len(frequent)} most frequent labels")
 
 
-def _energy_chart(
-    name: str, of_id: Values, of_oods: Sequence[Values], ends: tuple[float, float]
-) -> Markup:
+def _energy_chart(name: str, of_id: Values, of_oods: Sequence[Values], ends: Ends) -> Markup:
     """Draw densities; the values are exponents of ten, and the axis shows the powers."""
     curves = [density(values, *ends, n_points=72) for values in (*of_oods, of_id)]
     top = max(float(heights.max()) for _, heights in curves) or 1.0
@@ -243,15 +240,22 @@ def _energy_chart(
 # --- densities ---
 
 _NEARLY_ALL = (0.003, 0.997)  # of each set lies within a chart of densities
+_MOST = (0.05, 0.95)  # of the first set takes at least a quarter of the axis: see `visible_range`
 
 
-def visible_range(*sets: Values) -> tuple[float, float] | None:
-    """Return the ends of an axis that shows nearly all of each set; None without finite scores."""
-    finite = (values[np.isfinite(values)] for values in sets)
-    ends = [np.quantile(values, _NEARLY_ALL) for values in finite if len(values)]
-    if not ends:
+def visible_range(*sets: Values) -> Ends | None:
+    """Return the ends of an axis that shows nearly all of each set; None without finite scores.
+
+    It ends earlier if most of the first set would look like a needle beside scores far away.
+    """
+    finite = [values for each in sets if len(values := each[np.isfinite(each)])]
+    if not finite:
         return None
+    ends = [np.quantile(values, _NEARLY_ALL) for values in finite]
     low, high = float(np.min(ends)), float(np.max(ends))
+    first, last = np.quantile(finite[0], _MOST).tolist()
+    if (reach := 3 * (last - first)) > 0:
+        low, high = max(low, first - reach), min(high, last + reach)
     if not math.isfinite(high - low):  # scores near the largest float
         return None
     are_equal = high - low <= 1e-12 * max(abs(low), abs(high), 1e-300)

@@ -13,7 +13,7 @@ from typing import Any
 
 from nescio._charts.results import strip
 from nescio._charts.svg import Markup, chart_style, percent, set_style, sheet
-from nescio._io.files import check_page_target, replacing
+from nescio._io.files import check_page_target, write_text
 from nescio._version import __version__
 from nescio.detectors import Detector
 from nescio.errors import InputError, counted, require
@@ -192,9 +192,7 @@ def write_report(
 ) -> None:
     """Write the report to one file, atomically; replace an existing file only with `force`."""
     check_page_target(path, force=force)
-    page = build_report(lines, evidence, title=title, chosen=chosen)
-    with replacing(path, force=force) as temporary:
-        temporary.write_text(page, "utf-8")
+    write_text(path, build_report(lines, evidence, title=title, chosen=chosen), force=force)
 
 
 def _tpr(lines: Sequence[Line]) -> float:

@@ -147,6 +147,7 @@ class Promise(NamedTuple):
     known: str  # says that these are calibration inputs; empty if they are not
     groups: str = ""  # says which groups have changed
     unusable: str = ""  # says how many inputs have NaN or infinity: they count as flagged
+    changed: Sequence[str] = ()  # the names of the groups that have changed
 
     @classmethod
     def of(cls, detector: Detector, verdicts: Assessment) -> Promise:
@@ -159,7 +160,8 @@ class Promise(NamedTuple):
         kind = None if monitor.difference is None else monitor.difference.kind
         numbers = (len(verdicts), len(verdicts.flagged), *shares, detector.calibration_.n_samples)
         known = detector.calibration_.known(verdicts.scores)
-        return cls(*numbers, kind, known, group_sentence(monitor), nonfinite_text(monitor))
+        said = group_sentence(monitor), nonfinite_text(monitor)
+        return cls(*numbers, kind, known, *said, [*monitor.changed_groups])
 
     @property
     def share(self) -> float:
@@ -175,6 +177,8 @@ class Promise(NamedTuple):
     def comparison(self) -> str:
         """Whether this is more or fewer than promised."""
         if self.low <= self.share <= self.high:
+            if self.kind or self.groups:
+                return "as promised in number, but the inputs have changed"
             return "as promised" if self.n_inputs >= FEW else "too few to compare"
         return "more than promised" if self.share > self.high else "fewer than promised"
 
@@ -214,25 +218,20 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     verdicts = chosen.assess(outputs)
     detector.calibration_.check_any_group(verdicts.groups)
     promise = Promise.of(detector, verdicts)
-    n_listed = min(promise.n_flagged, _LISTED)
-    order = suspicion_order(detector.calibration_, verdicts.columns())
-    # What cannot be used needs no look: it comes after the other flagged inputs.
-    unusable = np.isneginf(verdicts.scores)
-    order = order[np.lexsort((unusable[order], verdicts.in_distribution[order]))]
+    order = _order(detector, verdicts, promise.changed)
+    flagged: list[int] = order[~verdicts.in_distribution[order]][:_LISTED].tolist()
     above = verdicts.scores - detector.calibration_.threshold_of(verdicts.groups)
-    lowest = order[: max(_SUSPICIOUS, n_listed)].tolist()
     # Those of the verdicts: `assess` has warned of groups that were not calibrated.
     groups = verdicts.groups if detector.calibration_.by == CUSTOM else None
     # Nothing speaks against an input that is not flagged.
-    reasons = _reasons(detector, outputs, groups, lowest[:n_listed])
-    reasons += [[]] * (_SUSPICIOUS - n_listed)
-    main = {whys[0].words for whys in reasons if whys}
-    shared = main.pop() if len(main) == 1 and n_listed > 1 else ""
+    reasons = dict(zip(flagged, _reasons(detector, outputs, groups, flagged), strict=True))
+    main = {whys[0].words for whys in reasons.values() if whys}
+    shared = main.pop() if len(main) == 1 and len(flagged) > 1 else ""
     doubt = "" if promise.change() else "possibly a false alarm"
     suspicious = [
         _case(chosen, evidence, evidence.id_name, verdicts, row, doubt)
-        | {"why": [why.text(shared) for why in whys]}
-        for row, whys in zip(lowest[:_SUSPICIOUS], reasons, strict=False)
+        | {"why": [why.text(shared) for why in reasons.get(row, [])]}
+        for row in order[:_SUSPICIOUS].tolist()
     ]
     rows = [
         {
@@ -242,10 +241,11 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
             "group": _group(verdicts, outputs, row),
             "reason": whys[0].words if whys else "",
         }
-        for row, whys in zip(lowest[:n_listed], reasons, strict=False)
+        for row, whys in reasons.items()
     ]
     cases = [{"set_name": evidence.id_name, "cases": suspicious}]
     sets = _first_inputs(chosen, evidence, doubt) if evidence.ood_outputs else []
+    own = _groups(detector, outputs)
     return {
         "chosen": chosen,
         "id_name": evidence.id_name,
@@ -257,7 +257,7 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
         "shared_reason": shared,
         "flagged": rows,
         "command": _command(chosen.manifest),
-        "uncalibrated": _uncalibrated(verdicts, _groups(detector, outputs)),
+        "uncalibrated": "" if own is None else detector.calibration_.without_threshold(own),
         "why_no_pictures": why_no_pictures(evidence, cases),
         "p_values": _p_value_chart(verdicts.p_values, promise.usual),
         "sets": sets,
@@ -270,6 +270,22 @@ def describe_verdicts(chosen: Chosen, evidence: Evidence) -> dict[str, Any]:
     }
 
 
+def _order(detector: Detector, verdicts: Assessment, changed: Sequence[str]) -> Any:
+    """Return the inputs in the order in which to look at them, the most suspicious first.
+
+    Those of changed groups come first, each group in turn: the p-values of a small group cannot be
+    as low as those of a large one.
+    """
+    order = suspicion_order(detector.calibration_, verdicts.columns())
+    place = np.full(len(order), np.inf)  # in its group, if this has changed
+    for name in changed:
+        rows = order[np.asarray(verdicts.groups)[order] == name]
+        place[rows] = np.arange(len(rows))
+    # Elsewhere, what cannot be used needs no look: it comes after the other flagged inputs.
+    unusable = np.isneginf(verdicts.scores) & np.isinf(place)
+    return order[np.lexsort([key[order] for key in (unusable, verdicts.in_distribution, place)])]
+
+
 def _command(manifest: Mapping[str, Any]) -> str:
     """Return the command that writes the verdicts, or saves their detector; empty if not known."""
     files = {kind: shlex.quote(str(path)) for kind, path in manifest.get("files", {}).items()}
@@ -278,16 +294,6 @@ def _command(manifest: Mapping[str, Any]) -> str:
     if "detector" in files:
         words = ["nescio score", files["detector"], files["id"], "-o verdicts.csv"]
     return " ".join(filter(None, [*words, manifest.get("options")])) if files else ""
-
-
-def _uncalibrated(verdicts: Assessment, groups: Any) -> str:
-    """Say which groups of the user have no promise; empty if all have one."""
-    if groups is None or verdicts.groups is None:
-        return ""
-    names = [name or "(no name)" for name in np.unique(groups[verdicts.groups == ALL]).tolist()]
-    text = f"The detector was not calibrated for the group {listed(names, quoted=False)}: the "
-    text += "threshold of all groups together is used there, and nothing is promised."
-    return text if names else ""
 
 
 def _groups(detector: Detector, outputs: Outputs) -> Any:

@@ -6,7 +6,7 @@ import { byId, chartWidth, complain, legend, make, plural } from "./elements.js"
 const PAUSE = 2_000; // milliseconds
 const LONGEST_PAUSE = 30_000;
 
-const form = byId("acknowledge"); // only an alarm shows it
+const form = byId("acknowledge"); // only a change shows it
 form.remove();
 
 // Shows the traffic until `stop` is called. `changed` is called if the detector may have changed.
@@ -24,10 +24,10 @@ export function watch({ failed, changed }) {
       pause = PAUSE;
       if (traffic.stopping) say("bad", "The service is about to stop.");
       else say("good", "Live: updated every two seconds.");
-      const { n_samples, alarm, acknowledged } = traffic.monitor;
+      const { n_samples, changed: open, acknowledged } = traffic.monitor;
       const state = [traffic.n_watched, n_samples, acknowledged.length, width].join();
       // Whoever writes a note is not interrupted.
-      if (state !== drawn && !(alarm && form.contains(document.activeElement))) {
+      if (state !== drawn && !(open && form.contains(document.activeElement))) {
         byId("traffic").replaceChildren(...view(traffic));
         drawn = state;
       }
@@ -100,8 +100,8 @@ function state(monitor) {
     return [make("div.monitor.idle", make("p.word", headline), lines.map((line) => make("p", line)))];
   const evidence = lines.pop();
   return [
-    make("div", { class: `monitor ${monitor.alarm ? "out" : "in"}` },
-      make("p.word", `${monitor.alarm ? "✗" : "✓"} ${headline}`),
+    make("div", { class: `monitor ${monitor.changed ? "out" : "in"}` },
+      make("p.word", `${monitor.changed ? "✗" : "✓"} ${headline}`),
       lines.flatMap((line) => [
         make(line.startsWith(" ") ? "p.detail" : "p", line.trim()),
         line.startsWith("What to do") ? form : null,
@@ -117,7 +117,7 @@ function acknowledged({ acknowledged: alarms }) {
   const lines = alarms.toReversed().map(({ time, alarm, note }) =>
     make("li", make("b", time), ` ${note} `, make("span.aside", alarm)),
   );
-  const title = make("summary", plural(alarms.length, "acknowledged alarm"));
+  const title = make("summary", plural(alarms.length, "acknowledged change"));
   return [make("details", title, make("ul", lines))];
 }
 
