@@ -41,6 +41,7 @@ _SHOWN_LABELS = 8
 _SHOWN_COLUMNS, _NAMED_COLUMNS = 5, 3
 _SHOWN_TEXTS = 3
 _TELLING = 0.2  # the share of the evidence from which on a part has a chart
+_SMALLEST_SHARE = 0.01  # a part with less is not shown
 _SMALLEST_EXCESS = 1e-9  # less is rounding, or a label that was always masked
 _DISTANCE = "distance to the mean"
 _LONGEST_NAME = 36
@@ -218,8 +219,9 @@ class Reason(Result):
     parts : tuple of PartReason
         The parts of a combination, the largest share of the evidence first.
     ranges : tuple of ColumnRange
-        Of `out_of_range`: the columns outside of their usual range, the largest excess first; if
-        there are none, the few that are furthest from their mean, if they have names.
+        Of `out_of_range`: the columns outside of their usual range, the largest excess first, and
+        then the distance of the whole row to the mean, if that is outside. If no column is, also
+        the few that are furthest from their mean, if they have names.
     part_of : str
         The combination, whose verdict counts, if this is the reason of one of its parts.
     """
@@ -282,16 +284,15 @@ class Reason(Result):
         return bad or next(filter(None, inner), ["its values"] if self.parts else [])
 
     def _ranges_summary(self) -> str:
-        outside = [column for column in self.ranges if column.excess > 0]
+        first = self.ranges[0]
         enough = " This is not enough to flag it." if self.in_distribution else ""
         # The distance of the whole row, if it is here, is a mean over the columns.
         columns = [column for column in self.ranges if column.column != _DISTANCE]
         furthest = f" Furthest from the mean: {_listed(columns)}." if columns else ""
-        if not outside:
+        if not first.excess:
             return f"All values are in their usual ranges.{furthest}"
-        first = outside[0]
-        if first.column != _DISTANCE or len(outside) > 1:
-            return f"Out of the usual range: {_listed(self.ranges)}.{enough}"
+        if first.column != _DISTANCE:
+            return f"Out of the usual range: {_listed(columns)}.{enough}"
         is_far = float(first.value) > first.high
         where = "further from" if is_far else "closer to"
         return (
@@ -346,7 +347,8 @@ class Reason(Result):
         for name in ("labels", "parts", "ranges"):
             pieces = values.pop(name)
             values |= {name: [piece.as_dict() for piece in pieces]} if pieces else {}
-        del values["part_of"]
+        if values.pop("part_of"):
+            del values["in_distribution"]  # of the combination
         if self.parts:
             del values["term"]
         return dict(finite(values))
@@ -367,7 +369,11 @@ class Reason(Result):
         rows: list[tuple[str, ...]]
         if self.parts:
             titles = ["part", "score", "p_value", "share"]
-            rows = [(cut(part.detector, _LONGEST_NAME), *part.cells()) for part in self.parts]
+            rows = [
+                (cut(part.detector, _LONGEST_NAME), *part.cells())
+                for part in self.parts
+                if not part.share < _SMALLEST_SHARE
+            ]
             parts = sorted(self.parts, key=lambda part: not (part.reason and part.reason.ranges))
             notes = [text for part in parts for text in part.notes()][:_SHOWN_TEXTS]
         elif self.ranges:
@@ -383,6 +389,7 @@ class Reason(Result):
             ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline(),
             self.summary(),
             dict(zip(titles, zip(*rows, strict=True), strict=True)),
+            n_rows=len(self.parts) or None,
             charts=self._charts,
             notes=notes,
         )
@@ -637,7 +644,12 @@ class PartsExplanation(ExplainedVerdicts):
                 float(self.shares[row, part]),
                 None
                 if own is None
-                else replace(own[row], part_of=self.detector, in_distribution=inside),
+                else replace(
+                    own[row],
+                    part_of=self.detector,
+                    in_distribution=inside,
+                    p_value=float(self.part_p_values[row, part]),
+                ),
                 () if near is None else tuple(n for n in near[row].tolist() if n >= 0),
             )
             for part, (name, own, near) in enumerate(
@@ -724,8 +736,8 @@ class RangesExplanation(ExplainedVerdicts):
         ]
         if beyond > 0 or not ranges:
             ends = _plain_ends(*map(float, self.whole_range))
-            ranges.append(ColumnRange(_DISTANCE, float(length), *ends, float(beyond)))
-            ranges.sort(key=lambda column: -column.excess)
+            whole = ColumnRange(_DISTANCE, float(length), *ends, float(beyond))
+            ranges.insert(len(outside), whole)  # a column that is out of range says more
         return self._reason(row, term="excess", ranges=tuple(ranges))
 
     def columns(self) -> dict[str, Any]:
