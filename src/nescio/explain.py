@@ -369,12 +369,9 @@ class Reason(Result):
         rows: list[tuple[str, ...]]
         if self.parts:
             titles = ["part", "score", "p_value", "share"]
-            rows = [
-                (cut(part.detector, _LONGEST_NAME), *part.cells())
-                for part in self.parts
-                if not part.share < _SMALLEST_SHARE
-            ]
-            parts = sorted(self.parts, key=lambda part: not (part.reason and part.reason.ranges))
+            parts = [part for part in self.parts if not part.share < _SMALLEST_SHARE]
+            rows = [(cut(part.detector, _LONGEST_NAME), *part.cells()) for part in parts]
+            parts.sort(key=lambda part: not (part.reason and part.reason.ranges))
             notes = [text for part in parts for text in part.notes()][:_SHOWN_TEXTS]
         elif self.ranges:
             titles = ["column", "value", "usual", "excess"]
