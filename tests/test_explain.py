@@ -448,7 +448,6 @@ def test_a_card_shows_what_decided(rng):
     features = np.array([[5.0, 4, 900, 5, 4, 6], [5.0, 4, 6, 5, 4, 7]])
     logits = np.stack([data.logits[0] + 3, np.full(6, -20.0)])
     far, weak = guard.explain(ns.Outputs(logits, features=features))
-    assert "How far each value is out" in far._repr_html_()
     assert "feature 2 = 900" in far._repr_html_()
     assert "The energy of each label" not in far._repr_html_()
     assert "The energy of each label" in weak._repr_html_()

@@ -392,34 +392,26 @@ class Reason(Result):
         )
 
     def _charts(self) -> list[Markup]:
-        """Draw the labels or columns; of a combination, those of the parts that decided."""
+        """Draw the labels; of a combination, those of the parts that decided."""
         if self.parts:
             telling = (part.reason for part in self.parts if part.share >= _TELLING)
             return [chart for reason in telling if reason for chart in reason._charts()]
-        css = "in" if self.in_distribution else "out"
-        if self.ranges:
-            name = "How far each value is out of its usual range"
-            rows = [
-                BarRow(column.column, column.excess, column.cells()[0], column.text(), css)
-                for column in self.ranges[:_SHOWN_COLUMNS]
-                if column.excess
-            ]
-        else:
-            name = f"The {self.term} of each label; the mark is its usual value"
-            rows = [
-                BarRow(
-                    label.label,
-                    label.term,
-                    f"{label.term:.3g}",
-                    f"{label.label}: {label.term:.3g}, usual is {label.median:.3g}",
-                    css,
-                    max(label.median, 0.0),
-                )
-                for label in self.most_telling(_SHOWN_LABELS)
-            ]
+        name = f"The {self.term} of each label; the mark is its usual value"
+        rows = [
+            BarRow(
+                label.label,
+                label.term,
+                f"{label.term:.3g}",
+                f"{label.label}: {label.term:.3g}, usual is {label.median:.3g}",
+                "in" if self.in_distribution else "out",
+                max(label.median, 0.0),
+            )
+            for label in self.most_telling(_SHOWN_LABELS)
+        ]
         # Negative terms and infinity have no bars.
-        drawable = bool(rows) and all(0 <= row.value < math.inf for row in rows)
-        return [CARD_BARS.draw(rows, name=name), Markup(f"<p class=text>{name}.</p>")] * drawable
+        if not rows or not all(0 <= row.value < math.inf for row in rows):
+            return []
+        return [CARD_BARS.draw(rows, name=name), Markup(f"<p class=text>{name}.</p>")]
 
 
 @dataclass(frozen=True)
@@ -632,25 +624,20 @@ class PartsExplanation(ExplainedVerdicts):
         return replace(self, explanations=inner)
 
     def __getitem__(self, row: int) -> Reason:
+        numbers = np.stack([self.part_scores, self.part_p_values, self.shares])[:, row]
         inside = bool(self.in_distribution[row])
+        whole: dict[str, Any] = {"part_of": self.detector, "in_distribution": inside}
         parts = [
             PartReason(
                 name,
-                float(self.part_scores[row, part]),
-                float(self.part_p_values[row, part]),
-                float(self.shares[row, part]),
-                None
-                if own is None
-                else replace(
-                    own[row],
-                    part_of=self.detector,
-                    in_distribution=inside,
-                    p_value=float(self.part_p_values[row, part]),
-                ),
+                score,
+                p_value,
+                share,
+                None if own is None else replace(own[row], p_value=p_value, **whole),
                 () if near is None else tuple(n for n in near[row].tolist() if n >= 0),
             )
-            for part, (name, own, near) in enumerate(
-                zip(self.parts, self.explanations, self.nearest, strict=True)
+            for name, own, near, (score, p_value, share) in zip(
+                self.parts, self.explanations, self.nearest, numbers.T.tolist(), strict=True
             )
         ]
         parts.sort(key=lambda part: -np.nan_to_num(part.share))

@@ -180,14 +180,10 @@ def result_text(view: View) -> str:
         if number == 0 or any(cells):  # a column of drawings has no text
             columns.append([line.rjust(width) if right else line.ljust(width) for line in lines])
     table = ["  ".join(line) for line in zip(*columns, strict=True)]
-    lines = [cut(view.title, _LONGEST_TITLE), _line(view.text), *table, view.hidden()]
-    lines += map(_line, view.notes[:_TEXT_NOTES])
+    # Sentences are not cut: their end may say what to do.
+    text, *notes = (" ".join(said.split()) for said in (view.text, *view.notes[:_TEXT_NOTES]))
+    lines = [cut(view.title, _LONGEST_TITLE), text, *table, view.hidden(), *notes]
     return "\n".join(line.rstrip() for line in lines if line.strip())
-
-
-def _line(text: str) -> str:
-    """Return a sentence on one line: it is not cut, because its end may say what to do."""
-    return " ".join(text.split())
 
 
 def is_number(column: int, cells: Sequence[str]) -> bool:

@@ -244,10 +244,8 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         self._fitted()
         explanation = self.wrapped_.explain(X)
         if isinstance(explanation, PartsExplanation):
-            rows = (
-                near if near is None else self._training_rows[near] for near in explanation.nearest
-            )
-            explanation = replace(explanation, nearest=tuple(rows))
+            rows = (n if n is None else self._training_rows[n] for n in explanation.nearest)
+            return replace(explanation, nearest=tuple(rows))
         return explanation
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:

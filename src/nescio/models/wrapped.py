@@ -494,10 +494,8 @@ class Wrapped:
             default = default_detector(held_out=outputs, has_learned=has_learned)
             detector = default.detector
             if too_few and not has_learned:  # `fit` has said what is in the way
-                alone = (
-                    f"With {len(outputs)} held-out samples, {detector.name} alone: the ranges "
-                    f"need {needed} held-out samples."
-                )
+                few = f"With {len(outputs)} held-out samples, {detector.name} alone: the ranges"
+                alone = f"{few} need {needed} held-out samples."
                 default = default._replace(reason=f"{self.reason} {alone}")
                 warn(alone, DefaultDetectorWarning)
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
