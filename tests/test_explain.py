@@ -1,6 +1,7 @@
 """Explanations label by label, and part by part of a combination."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -324,6 +325,13 @@ def test_text_and_json(combined):
     assert len(parts["joint_energy"]["reason"]["labels"]) == 6
     assert len(parts["knn(k=2)"]["nearest"]) == 3
     assert parts["mahalanobis"]["reason"] is None
+    for part in (part for part in parts.values() if part["reason"]):
+        assert part["reason"]["p_value"] == part["p_value"]
+        assert "in_distribution" not in part["reason"]  # of the combination
+    first, *others = explanation[0].parts
+    small = replace(explanation[0], parts=(first, *(replace(part, share=0.004) for part in others)))
+    assert "and 2 more" in str(small).splitlines()
+    assert f"\n{others[0].detector} " not in str(small)
     text = str(explanation[0])
     assert text.splitlines()[0] == explanation[0].headline()
     assert "\njoint_energy: Its strongest label is " in text
@@ -396,7 +404,8 @@ def test_values_out_of_their_range_are_named_the_furthest_first(guard):
     assert reason.to_dict()["column"][0] == "feature 2"
     assert repr(reason).splitlines()[2].split() == ["column", "value", "usual", "excess"]
     many = guard.explain(np.full((2, 6), 99.0))
-    assert many[0].summary().endswith("; and 4 more.")
+    assert many[0].summary().endswith("; and 3 more.")  # the distance of the row is not named
+    assert many[0].ranges[-1].column == "distance to the mean"
     assert "feature" in many.columns()["unusual"][1]
     assert "largest excess" in str(many)
     json.dumps(many.as_dict(), allow_nan=False)
@@ -439,7 +448,6 @@ def test_a_card_shows_what_decided(rng):
     features = np.array([[5.0, 4, 900, 5, 4, 6], [5.0, 4, 6, 5, 4, 7]])
     logits = np.stack([data.logits[0] + 3, np.full(6, -20.0)])
     far, weak = guard.explain(ns.Outputs(logits, features=features))
-    assert "How far each value is out" in far._repr_html_()
     assert "feature 2 = 900" in far._repr_html_()
     assert "The energy of each label" not in far._repr_html_()
     assert "The energy of each label" in weak._repr_html_()

@@ -10,6 +10,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 import nescio as ns
 from fixtures.labelled import labelled
+from nescio._charts.results import View, result_card, result_text
 
 NASTY = "<script>alert(1)</script> & a name that is much longer than anyone would like to read "
 N_LABELS = 60
@@ -105,9 +106,16 @@ class Markup(HTMLParser):
 def test_the_text_is_short_whatever_the_names(results):
     for name, result in results.items():
         text = repr(result)
-        assert len(text) <= 1_700, name
+        assert len(text) <= 1_800, name
         assert text.count("\n") < 14, name
         assert "object at 0x" not in text, name
+
+
+def test_sentences_and_notes_are_not_cut():
+    long = f"{'word ' * 100}and the end."
+    view = View("title", text=long, notes=[long])
+    assert result_text(view).count("and the end.") == 2
+    assert result_card(view).count("and the end.") == 2
 
 
 def test_the_html_is_small_well_formed_and_escaped(results):

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
@@ -302,6 +303,20 @@ def test_a_few_wild_rows_hide_nothing(people):
     assert wrapped(frame[500:1000]).in_distribution.mean() > 0.9
     for age in (999.0, 200.0, 0.0):
         assert not wrapped(frame[500:600].assign(age=age)).in_distribution.any()
+
+
+def test_faults_are_made_in_columns_that_are_read(people, table):
+    pandas = pytest.importorskip("pandas")
+    model, frame, labels = people
+    numbers = frame.assign(customer=np.linspace(1, 9, len(frame)))  # the pipeline drops it
+    model = clone(model).fit(numbers[:1500], labels[:1500])
+    checked = ns.wrap(model).fit(numbers[:1500], labels[:1500]).calibrate(numbers[1500:]).checked
+    assert checked.flagged["unit x 1000"] == 1
+    model, x = table
+    unnamed = pandas.DataFrame(x)  # its columns have numbers as names
+    checked = ns.wrap(model, detector="joint_energy").calibrate(unnamed[400:]).checked
+    raised = [fault for fault, change in checked.changes.items() if "raises" in change]
+    assert raised == ["missing"]
 
 
 def test_held_out_values_far_out_of_the_training_ranges_are_named(people):

@@ -41,6 +41,7 @@ _SHOWN_LABELS = 8
 _SHOWN_COLUMNS, _NAMED_COLUMNS = 5, 3
 _SHOWN_TEXTS = 3
 _TELLING = 0.2  # the share of the evidence from which on a part has a chart
+_SMALLEST_SHARE = 0.01  # a part with less is not shown
 _SMALLEST_EXCESS = 1e-9  # less is rounding, or a label that was always masked
 _DISTANCE = "distance to the mean"
 _LONGEST_NAME = 36
@@ -218,8 +219,9 @@ class Reason(Result):
     parts : tuple of PartReason
         The parts of a combination, the largest share of the evidence first.
     ranges : tuple of ColumnRange
-        Of `out_of_range`: the columns outside of their usual range, the largest excess first; if
-        there are none, the few that are furthest from their mean, if they have names.
+        Of `out_of_range`: the columns outside of their usual range, the largest excess first, and
+        then the distance of the whole row to the mean, if that is outside. If no column is, also
+        the few that are furthest from their mean, if they have names.
     part_of : str
         The combination, whose verdict counts, if this is the reason of one of its parts.
     """
@@ -282,16 +284,15 @@ class Reason(Result):
         return bad or next(filter(None, inner), ["its values"] if self.parts else [])
 
     def _ranges_summary(self) -> str:
-        outside = [column for column in self.ranges if column.excess > 0]
+        first = self.ranges[0]
         enough = " This is not enough to flag it." if self.in_distribution else ""
         # The distance of the whole row, if it is here, is a mean over the columns.
         columns = [column for column in self.ranges if column.column != _DISTANCE]
         furthest = f" Furthest from the mean: {_listed(columns)}." if columns else ""
-        if not outside:
+        if not first.excess:
             return f"All values are in their usual ranges.{furthest}"
-        first = outside[0]
-        if first.column != _DISTANCE or len(outside) > 1:
-            return f"Out of the usual range: {_listed(self.ranges)}.{enough}"
+        if first.column != _DISTANCE:
+            return f"Out of the usual range: {_listed(columns)}.{enough}"
         is_far = float(first.value) > first.high
         where = "further from" if is_far else "closer to"
         return (
@@ -346,7 +347,8 @@ class Reason(Result):
         for name in ("labels", "parts", "ranges"):
             pieces = values.pop(name)
             values |= {name: [piece.as_dict() for piece in pieces]} if pieces else {}
-        del values["part_of"]
+        if values.pop("part_of"):
+            del values["in_distribution"]  # of the combination
         if self.parts:
             del values["term"]
         return dict(finite(values))
@@ -367,8 +369,9 @@ class Reason(Result):
         rows: list[tuple[str, ...]]
         if self.parts:
             titles = ["part", "score", "p_value", "share"]
-            rows = [(cut(part.detector, _LONGEST_NAME), *part.cells()) for part in self.parts]
-            parts = sorted(self.parts, key=lambda part: not (part.reason and part.reason.ranges))
+            parts = [part for part in self.parts if not part.share < _SMALLEST_SHARE]
+            rows = [(cut(part.detector, _LONGEST_NAME), *part.cells()) for part in parts]
+            parts.sort(key=lambda part: not (part.reason and part.reason.ranges))
             notes = [text for part in parts for text in part.notes()][:_SHOWN_TEXTS]
         elif self.ranges:
             titles = ["column", "value", "usual", "excess"]
@@ -383,39 +386,32 @@ class Reason(Result):
             ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline(),
             self.summary(),
             dict(zip(titles, zip(*rows, strict=True), strict=True)),
+            n_rows=len(self.parts) or None,
             charts=self._charts,
             notes=notes,
         )
 
     def _charts(self) -> list[Markup]:
-        """Draw the labels or columns; of a combination, those of the parts that decided."""
+        """Draw the labels; of a combination, those of the parts that decided."""
         if self.parts:
             telling = (part.reason for part in self.parts if part.share >= _TELLING)
             return [chart for reason in telling if reason for chart in reason._charts()]
-        css = "in" if self.in_distribution else "out"
-        if self.ranges:
-            name = "How far each value is out of its usual range"
-            rows = [
-                BarRow(column.column, column.excess, column.cells()[0], column.text(), css)
-                for column in self.ranges[:_SHOWN_COLUMNS]
-                if column.excess
-            ]
-        else:
-            name = f"The {self.term} of each label; the mark is its usual value"
-            rows = [
-                BarRow(
-                    label.label,
-                    label.term,
-                    f"{label.term:.3g}",
-                    f"{label.label}: {label.term:.3g}, usual is {label.median:.3g}",
-                    css,
-                    max(label.median, 0.0),
-                )
-                for label in self.most_telling(_SHOWN_LABELS)
-            ]
+        name = f"The {self.term} of each label; the mark is its usual value"
+        rows = [
+            BarRow(
+                label.label,
+                label.term,
+                f"{label.term:.3g}",
+                f"{label.label}: {label.term:.3g}, usual is {label.median:.3g}",
+                "in" if self.in_distribution else "out",
+                max(label.median, 0.0),
+            )
+            for label in self.most_telling(_SHOWN_LABELS)
+        ]
         # Negative terms and infinity have no bars.
-        drawable = bool(rows) and all(0 <= row.value < math.inf for row in rows)
-        return [CARD_BARS.draw(rows, name=name), Markup(f"<p class=text>{name}.</p>")] * drawable
+        if not rows or not all(0 <= row.value < math.inf for row in rows):
+            return []
+        return [CARD_BARS.draw(rows, name=name), Markup(f"<p class=text>{name}.</p>")]
 
 
 @dataclass(frozen=True)
@@ -628,20 +624,20 @@ class PartsExplanation(ExplainedVerdicts):
         return replace(self, explanations=inner)
 
     def __getitem__(self, row: int) -> Reason:
+        numbers = np.stack([self.part_scores, self.part_p_values, self.shares])[:, row]
         inside = bool(self.in_distribution[row])
+        whole: dict[str, Any] = {"part_of": self.detector, "in_distribution": inside}
         parts = [
             PartReason(
                 name,
-                float(self.part_scores[row, part]),
-                float(self.part_p_values[row, part]),
-                float(self.shares[row, part]),
-                None
-                if own is None
-                else replace(own[row], part_of=self.detector, in_distribution=inside),
+                score,
+                p_value,
+                share,
+                None if own is None else replace(own[row], p_value=p_value, **whole),
                 () if near is None else tuple(n for n in near[row].tolist() if n >= 0),
             )
-            for part, (name, own, near) in enumerate(
-                zip(self.parts, self.explanations, self.nearest, strict=True)
+            for name, own, near, (score, p_value, share) in zip(
+                self.parts, self.explanations, self.nearest, numbers.T.tolist(), strict=True
             )
         ]
         parts.sort(key=lambda part: -np.nan_to_num(part.share))
@@ -724,8 +720,8 @@ class RangesExplanation(ExplainedVerdicts):
         ]
         if beyond > 0 or not ranges:
             ends = _plain_ends(*map(float, self.whole_range))
-            ranges.append(ColumnRange(_DISTANCE, float(length), *ends, float(beyond)))
-            ranges.sort(key=lambda column: -column.excess)
+            whole = ColumnRange(_DISTANCE, float(length), *ends, float(beyond))
+            ranges.insert(len(outside), whole)  # a column that is out of range says more
         return self._reason(row, term="excess", ranges=tuple(ranges))
 
     def columns(self) -> dict[str, Any]:

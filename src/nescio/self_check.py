@@ -246,7 +246,15 @@ def _of_numbers(make: Make, frame: Any, rng: Generator) -> Any:
     """Make a fault in the number columns of a pandas frame; its words stay."""
     numbers = _numbers(frame)
     values = numbers.to_numpy(np.float64, na_value=np.nan)
-    return frame.assign(**dict(zip(numbers, _changed(make, rng, values).T, strict=True)))
+    return with_cells(frame, dict(zip(numbers, _changed(make, rng, values).T, strict=True)))
+
+
+def with_cells(frame: Any, columns: Any) -> Any:
+    """Return a pandas frame with some columns replaced, whatever their names are."""
+    frame = frame.copy()
+    for name in columns:
+        frame[name] = columns[name]
+    return frame
 
 
 def _one_column(factor: float, rows: Array, _: Generator) -> Array:
@@ -265,7 +273,7 @@ def new_words(frame: Any, _: Generator | None = None, word: Any = NEW_WORD) -> A
     names = list(frame.select_dtypes(WORDS))
     turn = np.arange(len(frame)) % max(1, len(names))
     words = {n: frame[n].astype(object).mask(turn == p, word) for p, n in enumerate(names)}
-    return frame.assign(**words)
+    return with_cells(frame, words)
 
 
 _UNITS: dict[str, tuple[str, Make]] = {

@@ -207,7 +207,10 @@ def test_texts_have_no_table():
     texts = ["red cat", "red dog", "blue cat", "blue dog"] * 50
     truth = np.array([["red" in text, "cat" in text] for text in texts]).astype(int)
     model = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
-    with pytest.warns(DefaultDetectorWarning, match="160 training samples, and there are 150"):
+    with (
+        pytest.warns(DefaultDetectorWarning, match="160 training samples, and there are 150"),
+        pytest.warns(DefaultDetectorWarning, match="With 50 held-out .* need 160 held-out samples"),
+    ):
         fitted = WithVerdict(model).fit(texts, truth)
     assert "Chosen: joint energy" in fitted.reason_
     assert fitted.predict(["a red cat"]).tolist() == [[1, 1]]
@@ -393,6 +396,16 @@ def test_a_detector_that_reads_the_head_gets_the_columns_as_they_are(table):
 
 
 # --- why ----------------------------------------------------------------------------------------
+
+
+def test_the_nearest_samples_are_rows_of_the_table(table):
+    x, y = table
+    reasons = WithVerdict(SCALED).fit(x, y).explain(x)
+    nearest = [
+        next(part.nearest[0] for part in reason.parts if part.detector == "label_neighbours")
+        for reason in reasons
+    ]
+    assert np.mean(np.array(nearest) == np.arange(len(x))) > 0.5  # three in four were learned from
 
 
 def test_the_columns_that_are_strange_are_named(frame):

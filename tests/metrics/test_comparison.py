@@ -286,6 +286,7 @@ def test_what_cannot_run_is_left_out_and_why(splits):
     assert {"lof", "odin"} <= learn | read_more == set(comparison.skipped)
     assert "reads features" in comparison.skipped["mahalanobis"]
     assert "--train" in comparison.skipped["lof"]
+    assert any("lof" in note and "--train" in note for note in comparison._view().notes)
     no_labels = Outputs(train.logits, train.features)
     comparison = compare_outputs(detectors, test, {"far": far}, train=no_labels, n_bootstrap=0)
     missing = {"labels", "head", "penultimate"}

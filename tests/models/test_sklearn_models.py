@@ -96,9 +96,10 @@ def test_data_frames_and_sparse_matrices_are_taken(multi_label):
     logits = ns.wrap(model).outputs(frame, batch_size=50).logits
     np.testing.assert_allclose(logits, expected)
     assert ns.wrap(model).outputs(frame).ids is None
-    place = r"infinite number is in row 3 \(counted from 0\), column 'c'"
+    place = "infinite number is in row 70 of the index, column 'c'"  # and not row 20 of its batch
+    infinite = frame.assign(c=np.where(frame.index == 70, np.inf, 0.0))
     with pytest.raises(InputError, match=place):
-        ns.wrap(model).outputs(frame.assign(c=np.where(frame.index == 3, np.inf, 0.0)))
+        ns.wrap(model).outputs(infinite, batch_size=50)
     with_words = frame.assign(a=np.where(frame["a"] > 0, "high", "low"))
     encoder = make_column_transformer((OneHotEncoder(), ["a"]), remainder="passthrough")
     of_words = make_pipeline(encoder, OneVsRestClassifier(LogisticRegression()))
@@ -106,6 +107,16 @@ def test_data_frames_and_sparse_matrices_are_taken(multi_label):
     empty = with_words[:3].assign(a=np.nan)
     with pytest.raises(InputError, match=r"columns 'a' have no value, so .*frame.astype"):
         ns.wrap(of_words).outputs(empty)
+    learned = ns.wrap(of_words).fit(with_words[:200], truth[:200])
+    with pytest.raises(InputError, match=r"column 'a' held words in training, but has 3 in row 0 "):
+        learned.outputs(with_words.assign(a=3))
+    for odd in ("n/a", pandas.Timestamp("2026-01-01")):
+        cells = with_words["b"].astype(object).where(frame.index != 270, odd)
+        place = rf"column 'b' held numbers in training, but has .*{str(odd)[:3]}.* in row 270 "
+        with pytest.raises(InputError, match=place):
+            learned.outputs(with_words.assign(b=cells))
+    with pytest.raises(InputError, match=r"columns 'a' have no value, so .*frame.astype"):
+        learned.outputs(empty)
     # Neither rows as dicts nor an array of objects are a table.
     with pytest.raises(InputError, match=r"got a dict. Pass a table.*pd.DataFrame\(\[row\]\)"):
         ns.wrap(model).outputs(frame.iloc[0].to_dict())

@@ -323,10 +323,13 @@ def test_the_default_learns_from_features_if_there_are_labels():
     # Too few for both: what `fit` has said stays, and nobody who has called it is sent to it.
     with pytest.warns(ns.errors.DefaultDetectorWarning, match="160 training samples"):
         short = ns.wrap(model).fit(inputs[:100], labels[:100])
-    with pytest.warns(ns.errors.BlindSpotWarning) as caught:
+    with (
+        pytest.warns(ns.errors.BlindSpotWarning) as caught,
+        pytest.warns(ns.errors.DefaultDetectorWarning, match="the ranges need 160 held-out"),
+    ):
         short = short.calibrate(inputs[400:470])
     assert not any("(fit)" in str(said.message) for said in caught)
-    assert "and there are 100. With 70 held-out samples, joint_energy alone." in short.reason
+    assert "and there are 100. With 70 held-out samples, joint_energy alone" in short.reason
     chosen = ns.wrap(model, detector="combined", features="penultimate")
     kept = chosen.fit(inputs[:400], labels[:400]).calibrate(inputs[400:470])
     assert (kept.detector.name, kept.reason) == ("combined", "")

@@ -21,7 +21,7 @@ from nescio.errors import InputError, require
 
 MOST_ROWS = 8
 _LONGEST_CELL = 40  # characters
-_LONGEST_TITLE = 300  # and texts, and notes
+_LONGEST_TITLE = 300
 _LONGEST_GROUP = 14  # the upper line of a title
 _TEXT_NOTES = 2  # a card has them all
 _NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?%)?( \[.*\]| ± .*)?|[-−]?inf|nan|-|")
@@ -180,8 +180,9 @@ def result_text(view: View) -> str:
         if number == 0 or any(cells):  # a column of drawings has no text
             columns.append([line.rjust(width) if right else line.ljust(width) for line in lines])
     table = ["  ".join(line) for line in zip(*columns, strict=True)]
-    lines = [cut(view.title, _LONGEST_TITLE), cut(view.text, _LONGEST_TITLE), *table, view.hidden()]
-    lines += [cut(note, _LONGEST_TITLE) for note in view.notes[:_TEXT_NOTES]]
+    # Sentences are not cut: their end may say what to do.
+    text, *notes = (" ".join(said.split()) for said in (view.text, *view.notes[:_TEXT_NOTES]))
+    lines = [cut(view.title, _LONGEST_TITLE), text, *table, view.hidden(), *notes]
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
@@ -192,7 +193,7 @@ def is_number(column: int, cells: Sequence[str]) -> bool:
 
 def result_card(view: View) -> str:
     """Return the HTML of a result, for a notebook."""
-    body: list[str] = [_paragraph(cut(view.text, _LONGEST_TITLE))]
+    body: list[str] = [_paragraph(view.text)]
     if view.table:
         rows = [
             [cell if isinstance(cell, Cell) else cut(cell, _LONGEST_CELL) for cell in row]
@@ -202,7 +203,7 @@ def result_card(view: View) -> str:
             rows.append([view.hidden(), *("" for _ in list(view.table)[1:])])
         body.append(f'<div class="scroll">{table(list(view.table), rows)}</div>')
     body += view.charts()
-    body += [_paragraph(cut(note, _LONGEST_TITLE)) for note in view.notes]
+    body += map(_paragraph, view.notes)
     rules = sheet("palette.css").replace(":root", "&") + sheet("charts.css") + sheet("card.css")
     return (
         f'<div class="nescio"><style>.nescio {{{rules}}}</style>'

@@ -110,7 +110,7 @@ def typed_samples(runner: Any, samples: Any) -> Samples:
 
 def _of_table(data: Any, runner: Any) -> Samples:
     """Return one matrix of the numbers that are read and, of a data frame, a second of words."""
-    names, read = runner.columns, runner.read
+    names, read = runner.columns, runner.read(runner.columns)
     try:
         if not names:
             return Samples({"input": numbers_of(data)}, by_name=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from nescio._validation import Array, check_same_order, multi_hot
 from nescio.detectors import Assessment, Detector
 from nescio.errors import InputError, TooFewSamplesError, listed
-from nescio.explain import ExplainedVerdicts
+from nescio.explain import ExplainedVerdicts, PartsExplanation
 from nescio.models import wrap
 from nescio.models.inputs import length_of
 
@@ -136,12 +137,13 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         parts = train_test_split(
             X,
             y,
+            range(length_of(X) or 0),
             *(params[name] for name in along),
             test_size=self.held_out,
             random_state=self.random_state,
         )
         train, held_out, labels = parts[0], parts[1], parts[2]
-        params |= dict(zip(along, parts[4::2], strict=True))
+        params |= dict(zip(along, parts[6::2], strict=True))
         try:
             estimator = clone(self.estimator).fit(train, labels, **params)
         except ValueError as error:
@@ -169,6 +171,7 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
             ) from error
         self.estimator_, self.wrapped_ = estimator, wrapped  # only now: both, or neither
         self.detector_, self.reason_ = wrapped.detector, wrapped.reason
+        self._training_rows = np.append(parts[4], -1)  # of -1, no row: -1
         return self
 
     def get_metadata_routing(self) -> MetadataRouter:
@@ -234,9 +237,16 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         return self.wrapped_.assess(X, fdr=fdr)
 
     def explain(self, X: Any) -> ExplainedVerdicts:
-        """Return why each verdict: which part of the detector decided, and unusual columns."""
+        """Return why each verdict: which part of the detector decided, and unusual columns.
+
+        The nearest training samples are rows of the X of `fit`, counted from 0.
+        """
         self._fitted()
-        return self.wrapped_.explain(X)
+        explanation = self.wrapped_.explain(X)
+        if isinstance(explanation, PartsExplanation):
+            rows = (n if n is None else self._training_rows[n] for n in explanation.nearest)
+            return replace(explanation, nearest=tuple(rows))
+        return explanation
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """Write estimator and detector to a folder, for `nescio.from_pretrained`."""

@@ -31,6 +31,7 @@ from nescio.errors import (
     counted,
     error_context,
     label_difference,
+    listed,
     warn,
 )
 from nescio.metrics.by_label import LabelRates, SampleLabels, label_rates, sample_labels
@@ -242,8 +243,9 @@ def chance_note(evaluations: Mapping[str, Sequence[Evaluation]]) -> tuple[str, b
     if n == 1:
         return WORSE, True
     if len(worse) < _NEARLY_ALL * n:
+        named = listed([cut(name, 32) for name in worse], quoted=False)
         return (
-            f"Worse than chance (AUROC below 50): {', '.join(worse)}. These fail on this data, or "
+            f"Worse than chance (AUROC below 50): {named}. These fail on this data, or "
             f"their scores have the wrong sign {_SIGN}.",
             False,
         )
@@ -364,10 +366,10 @@ class Comparison(Result):
             table[f"{ood}\n{results[0].fpr_name} ↓"] = [f"{100 * r.fpr.value:.2f}" for r in results]
             table[f"{blank}\nAUROC ↑"] = [f"{100 * r.auroc.value:.2f}" for r in results]
         sizes = {ood: next(iter(results.values())).n_ood for ood, results in self.results.items()}
-        notes = [f"{cut(ood, 32)}: {cut(note, 160)}" for ood, note in self.notes.items()]
+        notes = [f"{cut(ood, 32)}: {note}" for ood, note in self.notes.items()]
         rates = self.by_label(names[0])
         notes += [f"{cut(names[0], 32)}: {rates.summary()}"] if rates.suffering else []
-        notes += [f"left out: {', '.join(self.skipped)}"] if self.skipped else []
+        notes += [f"left out: {line}" for line in left_out(self.skipped)]
         notes += [f"{name}: a sample of {n:,} rows" for name, n in self.sampled.items()]
         order = ", highest AUROC first" if len(names) > 1 else ""
         n_id = self.results[shown[0]][names[0]].n_id

@@ -209,6 +209,10 @@ class Runner(ABC):
     def takes(self, inputs: Any) -> bool:
         """Return whether these are the inputs of samples, not batches to iterate over."""
 
+    def read(self, columns: Sequence[Any]) -> list[Any]:
+        """Return those of the columns of a table that the model, or the detector, reads."""
+        return [name for name in columns if name in (self.columns or columns)]
+
     def has_layer(self, name: str, n_columns: int | None = None) -> bool:
         """Return whether the model has such a layer, as `features` may name it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self
@@ -11,7 +11,8 @@ import numpy as np
 import sklearn
 
 from nescio._charts.svg import cut
-from nescio._validation import Array, checked_choice, is_torch, to_numpy
+from nescio._io.files import as_text
+from nescio._validation import Array, checked_choice, index_of, is_torch, to_numpy
 from nescio.detectors.combined import MOST_FEATURES
 from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
 from nescio.explain import ExplainedVerdicts
@@ -86,12 +87,12 @@ class SklearnRunner(Runner):
         """The names of the columns of the data frame that the model was fitted to."""
         return tuple(map(str, getattr(self.model, "feature_names_in_", ())))
 
-    @property
-    def read(self) -> list[str]:
-        """Those of the columns that the model, or the features of the detector, read."""
+    def read(self, columns: Sequence[Any]) -> list[Any]:
+        """Return those of the columns that the model, or the features of the detector, read."""
+        known = self.columns or columns  # only names that are all texts are known
         parts = [self._steps] + [[self.prepare]] * (PREPARED in self.layers)
-        read = {n for steps in parts for n in read_columns(steps, self.columns) or self.columns}
-        return [name for name in self.columns if name in read or INPUT in self.layers]
+        read = {n for steps in parts for n in read_columns(steps, known) or known}
+        return [name for name in columns if name in (known if INPUT in self.layers else read)]
 
     @property
     def table(self) -> dict[str, Any] | None:
@@ -227,9 +228,41 @@ class SklearnRunner(Runner):
             fault = cut(str(error), 400).rstrip(".")  # scikit-learn may show all of the data
             if "isnan" in fault and hasattr(inputs, "select_dtypes"):  # of an encoder of words
                 empty = ", ".join(repr(n) for n, cells in inputs.items() if cells.isna().all())
-                fault = f"the columns {empty} have no value, so pandas takes them for numbers"
-                hint = " If they are words, pass frame.astype({name: object})."
+                if empty:
+                    fault = f"the columns {empty} have no value, so pandas takes them for numbers"
+                    hint = " If they are words, pass frame.astype({name: object})."
+            if changed := self._changed_columns(inputs):
+                fault = "; ".join(changed[:3])
+                hint = " Pass such values as in training. If they are unknown, pass NaN."
             raise InputError(f"the model cannot run on these inputs: {fault}.{hint}") from error
+
+    def _changed_columns(self, frame: Any) -> list[str]:
+        """Say which columns held numbers in training and now words, or words and now numbers."""
+        made_by = split_steps(self.prepare)[1]
+        if not isinstance(made_by, TableFeatures) or not hasattr(frame, "select_dtypes"):
+            return []
+        words = dict(zip(made_by.words_, made_by.usual_words_, strict=True))
+        changed = []
+        for name in [n for n in (*(made_by.numbers_ or ()), *words) if n in frame]:
+            cells = frame[name].dropna().items()
+            odd = [(row, cell) for row, cell in cells if not _is_like(cell, words.get(name))]
+            for row, cell in odd[:1]:
+                kind = "words" if name in words else "numbers"
+                changed.append(
+                    f"column {name!r} held {kind} in training, but has {cut(repr(cell), 40)} in "
+                    f"row {row} of the index"
+                )
+        return changed
+
+
+def _is_like(cell: Any, words: list[str] | None) -> bool:
+    """Return whether this may be a cell of a column of numbers, or else of such words."""
+    if words is not None:
+        return isinstance(cell, str) or as_text(cell) in words
+    with suppress(TypeError, ValueError):
+        float(cell)
+        return True
+    return False
 
 
 def _infinite_cell(inputs: Any) -> str:
@@ -238,7 +271,9 @@ def _infinite_cell(inputs: Any) -> str:
     with suppress(TypeError, ValueError):
         for row, column in np.argwhere(np.isinf(np.asarray(numbers, dtype=np.float64)))[:1]:
             name = getattr(numbers, "columns", range(column + 1))[column]
-            return f" The first infinite number is in row {row} (counted from 0), column {name!r}."
+            index = index_of(numbers)  # of a frame: the rows of a batch are not those of the whole
+            place = f"{row} (counted from 0)" if index is None else f"{index[row]} of the index"
+            return f" The first infinite number is in row {place}, column {name!r}."
     return ""
 
 

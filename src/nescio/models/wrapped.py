@@ -61,10 +61,12 @@ from nescio.outputs import Outputs
 from nescio.outputs.outputs import INPUT, PENULTIMATE, TEXT, as_multi_hot
 from nescio.self_check import (
     MOST_ROWS,
+    TABLES,
     SelfCheck,
     check_faults,
     spread_rows,
     warn_of_blind_spots,
+    with_cells,
 )
 
 _FEW = 50  # inputs of the self-check in `calibrate`
@@ -492,8 +494,10 @@ class Wrapped:
             default = default_detector(held_out=outputs, has_learned=has_learned)
             detector = default.detector
             if too_few and not has_learned:  # `fit` has said what is in the way
-                alone = f"With {len(outputs)} held-out samples, {detector.name} alone."
+                few = f"With {len(outputs)} held-out samples, {detector.name} alone: the ranges"
+                alone = f"{few} need {needed} held-out samples."
                 default = default._replace(reason=f"{self.reason} {alone}")
+                warn(alone, DefaultDetectorWarning)
         options = {"tpr": tpr, "confidence": confidence, "groups": groups}
         detector.calibrate(outputs, **options, from_probs=False)
         # These were logits, so later ones are too, even if those of strange inputs look otherwise.
@@ -554,12 +558,17 @@ class Wrapped:
             chosen = spread_rows(len(part.rows), whole_batches)
             own = groups_at(part.rows[chosen], groups, len(inputs))
 
+            values = {INPUT: part.values}
+            if part.kind == TABLES:  # a fault in a column that nothing reads is no fault
+                values = {INPUT: part.values[self.runner.read(part.values.columns)]}
+
             def flagged(values: dict[str, Any]) -> BoolArray:
                 few = rows_of(values[INPUT], chosen)
+                if part.kind == TABLES:
+                    few = with_cells(rows_of(part.values, chosen), few)
                 return ~self.assess(few, groups=own, batch_size=batch_size).in_distribution
 
             with suppress(NescioError):  # of a model that takes whole batches only
-                values = {INPUT: part.values}
                 shown = partial(self.runner.explained, inputs=part.values)
                 wild = detector.wild_values(outputs[part.rows], shown) if outputs else []
                 return check_faults(detector.name, part.kind, INPUT, values, chosen, flagged, wild)
