@@ -322,25 +322,11 @@ def test_faults_are_made_in_columns_that_are_read(people, table):
 def test_held_out_values_far_out_of_the_training_ranges_are_named(people):
     model, frame, labels = people
     fitted, held_out = ns.wrap(model).fit(frame[:1500], labels[:1500]), frame[1500:].copy()
-    held_out.loc[1500:1530, "age"] = 999.0
-    held_out.loc[1530:1560, "income"] = np.linspace(1, 2, 31) * 1e15
-    held_out.loc[1560:1561, "children"] = 1e9  # two may be a heavy tail
-    with pytest.warns(BlindSpotWarning) as caught:
-        checked = fitted.calibrate(held_out).checked
-    [age, income] = checked.wild
-    assert age.endswith(
-        "% of the samples have age = 999 (in training 18 to 90). They hide other wrong values of "
-        "this column: if they are wrong, remove them and calibrate again."
-    )
-    assert "% of the samples have income = 1e+15 to 2e+15 (in training " in income
-    assert age in str(checked)
-    assert str(caught[0].message).startswith(f"{age} {income} The attribute `checked`")
-    outputs = fitted.outputs(held_out)  # without the names and units
-    wild = fitted.detector.calibrate(outputs).self_check(outputs).wild
-    assert [said.split(" have ")[1].split(" = ")[0] for said in wild] == [
-        "column 0 of features",
-        "column 1 of features",
-    ]
+    held_out.loc[1500:1600, "age"] = 999.0
+    with pytest.warns(BlindSpotWarning, match=r"most often column 0 of features\. Such") as caught:
+        fitted.calibrate(held_out)
+    share = float(str(caught[0].message).split(" %")[0])
+    assert share > 2.5
 
 
 def test_heavy_tails_are_not_called_wild(rng):
@@ -357,9 +343,10 @@ def test_heavy_tails_are_not_called_wild(rng):
     )
     labels = (rng.normal(size=(4000, 3)) + features[:, -1:] > 0).astype(int)
     data = ns.Outputs(rng.normal(labels, 1), features=features, labels=labels)
-    for n in (500, 2000):
-        detector = ns.Combined().fit(data[:n]).calibrate(data[n:])
-        assert detector.self_check(data[n:]).wild == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BlindSpotWarning)
+        for n in (500, 2000):
+            ns.Combined().fit(data[:n]).calibrate(data[n:])
 
 
 def test_the_advice_names_no_detector_that_may_be_worse(table):

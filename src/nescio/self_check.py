@@ -67,8 +67,6 @@ class SelfCheck(Result):
         every column (without the 1 % at each end), and shuffling: each value by itself is usual.
     unseen_columns : dict of str to list
         By fault, the columns of a table that let it through where they alone are out of range.
-    wild : sequence of str
-        What is said of held-out values that are far out of the range of the training data.
 
     Examples
     --------
@@ -97,7 +95,6 @@ class SelfCheck(Result):
     unchanged: float
     may_be_ordinary: Sequence[str] = ()
     unseen_columns: dict[str, list[Any]] = field(default_factory=dict)
-    wild: Sequence[str] = ()
 
     @property
     def lets_through(self) -> dict[str, float]:
@@ -132,12 +129,9 @@ class SelfCheck(Result):
 
     def _view(self) -> View:
         said = [
-            *self.wild,
-            *(
-                f"'{fault}' is let through in: {listed(columns, quoted=False)}."
-                for fault, columns in self.unseen_columns.items()
-                if columns
-            ),
+            f"'{fault}' is let through in: {listed(columns, quoted=False)}."
+            for fault, columns in self.unseen_columns.items()
+            if columns
         ]
         if self.may_be_ordinary:
             ordinary = listed(self.may_be_ordinary)
@@ -312,7 +306,6 @@ def check_faults(
     values: dict[str, Any],
     rows: NDArray[np.intp],
     flagged: Callable[[dict[str, Any]], BoolArray],
-    wild: Sequence[str] = (),
 ) -> SelfCheck:
     """Make each fault of a kind of data, in values by name; `flagged` says which rows are flagged.
 
@@ -349,7 +342,7 @@ def check_faults(
                 may_be_ordinary.append(fault)
             changes[fault], shares[fault] = change, float(seen.mean())
     return SelfCheck(
-        detector, what, len(rows), changes, shares, unchanged, may_be_ordinary, unseen_columns, wild
+        detector, what, len(rows), changes, shares, unchanged, may_be_ordinary, unseen_columns
     )
 
 
@@ -395,14 +388,11 @@ def spread_rows(n_rows: int, n_samples: int) -> NDArray[np.intp]:
 
 
 def warn_of_blind_spots(check: SelfCheck, *, has_learned: bool) -> None:
-    """Warn of clear faults that are let through, and of held-out data that hides some."""
-    said = [*check.wild]
+    """Warn of clear faults that are let through."""
     if check.lets_through:
         fit = "A detector that has learned from training inputs and labels (fit) sees more. "
-        advice = "If such inputs can come, test for them before the model."
-        said.append(f"{check.summary()} {'' if has_learned else fit}{advice}")
-    if said:
         warn(
-            " ".join([*said, "The attribute `checked` has the table."]),
+            f"{check.summary()} {'' if has_learned else fit}If such inputs can come, test for them "
+            "before the model. The attribute `checked` has the table.",
             BlindSpotWarning,
         )

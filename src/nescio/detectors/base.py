@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,8 +55,6 @@ from nescio.errors import (
 )
 from nescio.explain import ExplainedVerdicts, Explanation, Terms
 from nescio.self_check import MOST_ROWS, NUMBERS, SelfCheck, check_faults, spread_rows
-
-Shown = Callable[[Any], Any]  # gives an explanation names and units, as a runner does
 
 
 class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
@@ -183,10 +181,6 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Whether `explain` can say how the score came about."""
         own = type(self)._explain is not Detector._explain
         return own or self.label_terms() is not None
-
-    def wild_values(self, X: Any, shown: Shown) -> list[str]:
-        """Say which held-out values are far out of the range of the training data, if any are."""
-        return []
 
     # --- learning and calibrating ---
 
@@ -433,8 +427,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         def flagged(values: dict[str, Any]) -> BoolArray:
             return self.predict(Arrays(values | kept)[chosen], groups=groups) < 0
 
-        wild = self.wild_values(arrays, lambda explanation: explanation)
-        return check_faults(self.name, NUMBERS, "output", arrays.matrices(), chosen, flagged, wild)
+        return check_faults(self.name, NUMBERS, "output", arrays.matrices(), chosen, flagged)
 
     def explain(
         self, X: Any, *, groups: Any = None, from_probs: bool | None = None

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from nescio._validation import Array
 from nescio.calibration import Scores
-from nescio.detectors.base import Decided, Detector, Shown
+from nescio.detectors.base import Decided, Detector
 from nescio.detectors.features import LinearProbe, OutOfRange
 from nescio.detectors.inputs import Arrays, usable_rows
 from nescio.detectors.label_scores import JointEnergy, TopKJointEnergy
@@ -202,10 +202,6 @@ class Combined(Detector):
         """Return each part's term; their sum is the score."""
         with np.errstate(divide="ignore"):  # a score of -inf has the p-value 0 and the term -inf
             return -self.normalised_weights() / p_values
-
-    def wild_values(self, X: Any, shown: Shown) -> list[str]:
-        """Say it of each part."""
-        return [said for part in self.detectors_ for said in part.wild_values(X, shown)]
 
     def normalised_weights(self) -> Scores:
         """Return the weights with a sum of 1."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,9 +12,16 @@ from numpy.typing import NDArray
 from nescio import scores
 from nescio._validation import Array, FloatArray, checked_flag, checked_whole, is_torch
 from nescio.calibration import TIE_TOLERANCE
-from nescio.detectors.base import Decided, Detector, Shown
+from nescio.detectors.base import Decided, Detector
 from nescio.detectors.inputs import Arrays
-from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
+from nescio.errors import (
+    BlindSpotWarning,
+    InputError,
+    MissingInputError,
+    ParameterError,
+    ShapeError,
+    warn,
+)
 from nescio.explain import RangesExplanation
 from nescio.scores import exp, like, log, where
 
@@ -34,7 +40,7 @@ _SMALLEST_LENGTH = 1e-6  # in ranges; the logarithm of a row that equals the mea
 _TAIL, _FEWEST_IN_TAIL = 0.01, 20  # the share of known values, or their number, if that is more
 _SHORTEST_TAIL = 0.03  # of the range without the tails: many values are at this end
 _USUAL_TAIL = 0.1  # of the range, if a column is constant
-_WILD, _FEW = 10, 2  # tails; values that far out
+_WILD = 10  # tails
 _USUAL_OUTLIERS = 0.002  # of ordinary samples
 _ENOUGH_TO_CUT = 100  # rows: one of them may be wild, at each end
 _COLUMNS = 64  # whose quantiles are computed at once
@@ -414,34 +420,21 @@ class OutOfRange(FeatureDetector):
             values = np.column_stack([moved, _log_lengths(moved)])
             ends = zip((self.low_, self.high_), self.lengths_, strict=True)
             low, high = (np.append(self._moved(end), length) for end, length in ends)
-            is_wild = (np.abs(_beyond(values, low, high, self.tails_)) > _WILD).any(1)
-            is_few = is_wild.mean() <= most_outliers
-            self.outliers_ = np.array(_USUAL_OUTLIERS + is_wild.mean() * is_few)
-            self.units_ = _at_least(self.tails_, values[~(is_wild & is_few)], low, high)
-
-    def wild_values(self, X: Any, shown: Shown) -> list[str]:
-        """Say which values have made `adapt` lengthen an end of a range that is not constant."""
-        varies = self.high_ - self.low_ > self.scale_ / 2
-        tails, units = self.tails_[:, :-1], self.units_[:, :-1]
-        lengthened = np.argwhere(varies & (units > _WILD * tails)).tolist()
-        if not lengthened:
-            return []
-        ranges = shown(copy.copy(self).set_params(nonfinite="out").explain(X, from_probs=False))
-        values = ranges.features if ranges.values is None else ranges.values
-        excess = self._excess(self._moved(ranges.features), tails)
-        said = []
-        for end, place in lengthened:
-            wild = np.flatnonzero((excess if end else -excess)[:, place] > _WILD)
-            if len(wild) > max(_FEW, _USUAL_OUTLIERS * len(excess)):  # or the tail is heavy
-                name = ranges.names[place] if ranges.names else f"column {place} of {self.layer}"
-                ends = min(values[wild, place]), max(values[wild, place])
-                said.append(
-                    f"{100 * len(wild) / len(excess):.2g} % of the samples have {name} = "
-                    f"{' to '.join(dict.fromkeys(f'{value:.5g}' for value in ends))} (in training "
-                    f"{ranges.low[place]:.5g} to {ranges.high[place]:.5g}). They hide other wrong "
-                    "values of this column: if they are wrong, remove them and calibrate again."
+            far = np.abs(_beyond(values, low, high, self.tails_)) > _WILD
+            is_wild = far.any(1)
+            if is_few := is_wild.mean() <= most_outliers:
+                values = values[~is_wild]
+            else:
+                most = far[:, :-1].sum(0).argmax()
+                warn(
+                    f"{100 * is_wild.mean():.2g} % of the held-out samples have values far out of "
+                    f"the ranges of the training data, most often column {most} of {self.layer}. "
+                    "Such values count as usual now, and hide other wrong ones: if they are wrong, "
+                    "remove them and calibrate again.",
+                    BlindSpotWarning,
                 )
-        return said
+            self.outliers_ = np.array(_USUAL_OUTLIERS + is_wild.mean() * is_few)
+            self.units_ = _at_least(self.tails_, values, low, high)
 
     def _score(self, arrays: Arrays) -> Array:
         def score(rows: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -569,9 +568,7 @@ class Wrapped:
                 return ~self.assess(few, groups=own, batch_size=batch_size).in_distribution
 
             with suppress(NescioError):  # of a model that takes whole batches only
-                shown = partial(self.runner.explained, inputs=part.values)
-                wild = detector.wild_values(outputs[part.rows], shown) if outputs else []
-                return check_faults(detector.name, part.kind, INPUT, values, chosen, flagged, wild)
+                return check_faults(detector.name, part.kind, INPUT, values, chosen, flagged)
         if outputs is None:
             outputs = self.outputs(whole, batch_size=batch_size)
         return detector.self_check(outputs, groups=groups, n_samples=n_samples, from_probs=False)
