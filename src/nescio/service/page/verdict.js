@@ -71,7 +71,7 @@ function showRow(row, detector, nRows) {
       row.explanation = explanation;
       if (selected === row) showRow(row, detector, nRows);
     },
-    (error) => byId("details").append(make("p.trouble", error.message)),
+    (error) => selected === row && byId("details").append(make("p.trouble", error.message)),
   );
 }
 
