@@ -217,7 +217,9 @@ def test_parts_of_several_arrays_learn_what_they_need():
 
 def test_a_failed_calibration_leaves_the_parts_as_they_were(combined, logits):
     scores = combined.score_samples(logits)
-    with pytest.raises(ns.errors.TooFewSamplesError, match="combined learns from half of the held-out"):
+    with pytest.raises(
+        ns.errors.TooFewSamplesError, match="combined learns from half of the held-out"
+    ):
         combined.calibrate(logits[:30] + 5, tpr=0.95)
     np.testing.assert_array_equal(combined.score_samples(logits), scores)
 

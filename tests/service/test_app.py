@@ -251,6 +251,10 @@ def test_probabilities_are_refused_unless_they_are_said_to_be_some(kind, client,
     rows = [{"logits": [row]} for row in probs.tolist()]
     statuses = [service.post("/v1/score", json=row).status_code for row in rows]
     assert statuses == [200] * 12 + [422] * 8
+    [warning] = client(file).post("/v1/score", json=rows[0]).json()["warnings"]
+    assert warning.startswith("Every value lies within [0, 1]: these may be probabilities. Add ?")
+    for sent, query in (([[-1, 0.5, 0.2, 0.1]], ""), (probs[:1].tolist(), "?from_probs=false")):
+        assert "warnings" not in service.post(f"/v1/score{query}", json={"logits": sent}).json()
     assert service.post("/v1/score", json={"logits": [[-1, 0.5, 0.2, 0.1]]}).status_code == 200
     assert service.post("/v1/score", json=rows[0]).status_code == 200
     answer = score(service, body, kind, accept=JSON, from_probs="true")

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from prometheus_client import generate_latest
 
 import nescio as ns
 from fixtures.service import refused
@@ -106,7 +107,10 @@ def test_a_bad_request_spoils_only_itself(app, some_logits, runs):
     assert max(runs) > 1
     # What was scored is counted once.
     assert application.service.engine.traffic.report(False).n_watched == 38
-    assert "nescio_samples_total 38.0" in application.service.metrics.text().decode()
+    assert (
+        "nescio_samples_total 38.0"
+        in generate_latest(application.service.metrics.registry).decode()
+    )
 
 
 def test_groups_and_ids_stay_with_their_rows(app, detector_file, some_logits):
@@ -242,7 +246,9 @@ def test_the_work_for_a_client_that_has_left_ends(in_pieces):
     assert len(pieces) < 5
     service = application.service
     assert (service.limits.n_requests, service.limits.n_held) == (0, 0)
-    assert 'path="/v1/predict",status="499"} 1.0' in service.metrics.text().decode()
+    assert (
+        'path="/v1/predict",status="499"} 1.0' in generate_latest(service.metrics.registry).decode()
+    )
 
 
 def test_too_many_token_ids_are_refused(in_pieces, monkeypatch):
@@ -297,7 +303,10 @@ def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monk
     assert {answer.headers["retry-after"] for answer in refused} == {"1"}
     assert health.status_code == 200
     assert [answer.status_code for answer in (*served, after)] == [200] * 4
-    assert "nescio_rejected_total 4.0" in application.service.metrics.text().decode()
+    assert (
+        "nescio_rejected_total 4.0"
+        in generate_latest(application.service.metrics.registry).decode()
+    )
 
 
 # --- the batcher alone --------------------------------------------------------------------------

@@ -130,7 +130,9 @@ def test_a_model_file_with_another_detector_is_said(client, detector_file, image
     for stored, warned in ((own, False), ({"all": -7.0}, True)):
         caplog.clear()
         model = image_model(metadata={"nescio.threshold": stored, "nescio.preprocessing": HALF})
-        client(detector_file(), model=model)
+        service = client(detector_file(), model=model)
+        said = ["The model file holds another detector, which is not used."] if warned else []
+        assert service.get("/v1/detector").json()["warnings"] == said
         assert ("holds another detector" in caplog.text) == warned
 
 

@@ -109,11 +109,14 @@ def test_the_examples_of_the_document_are_accepted_and_shown_in_errors(
         paths = service.get("/openapi.json").json()["paths"]
         for path in ("/v1/score", "/v1/predict"):
             content = paths[path]["post"]["requestBody"]["content"]["application/json"]
+            takes_images = "image/png" in paths[path]["post"]["requestBody"]["content"]
+            assert takes_images == (name in ("image", "parts") and path == "/v1/predict")
             is_missing = name in ("image", "parts") and path == "/v1/predict"
             assert ("example" not in content) == is_missing
             if not is_missing:
                 answer = service.post(path, json=content["example"])
                 assert answer.status_code == 200, (name, answer.text)
+                assert "warnings" not in answer.json()  # such as of groups that nobody has
                 wrong = service.post(path, json=[{"age": 50}]).json()["detail"]
                 assert json.dumps(content["example"], separators=(",", ":")) in wrong
 

@@ -159,7 +159,9 @@ def test_another_detector_closes_the_alarm_and_sets_the_state_aside(
         assert alarm["note"] == "closed by a reload: another detector"
         assert alarm["alarm"].startswith("ALARM: since about input ")
         assert "acknowledged at" in monitor["summary"]
-    assert Monitor.load(f"{state}.old", before).alarm is (how == "restart")
+    aside = Monitor.load(f"{state}.old", before)
+    assert aside.alarm
+    assert (aside.n_samples, len(aside.as_dict()["windows"])) == (2000, 4)
     (line,) = (line for line in caplog.records if line.message == "the monitor starts anew")
     assert line.old_state == f"{state}.old"
     service.__exit__(None, None, None)

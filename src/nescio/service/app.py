@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any
 
 import msgspec
+from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -42,6 +43,7 @@ from nescio.service.requests import (
     decode_inputs,
     decode_json,
     decode_outputs,
+    doubt_of_few,
     encode_predictions,
     encode_verdicts,
     verdict_columns,
@@ -99,11 +101,12 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     how = kind, body, query.from_probs, engine.check_logits
     outputs = await service.coding(n_bytes, decode_outputs, *how)
     outputs = engine.prepared(outputs, query.group)
+    warned = engine.warned(outputs, doubt_of_few(outputs.logits, query.from_probs))
     # First: rows that cannot be explained are an error, and must not become traffic.
     further = await service.in_thread(engine.explain, outputs) if query.explain else {}
     request.result = result = await service.verdicts(engine, outputs, query.watch)
     kind = api.JSON if query.explain else request.accepted_format()
-    n_bytes, further = _BYTES_PER_VERDICT * len(outputs), further | engine.warned(outputs)
+    n_bytes, further = _BYTES_PER_VERDICT * len(outputs), further | warned
     content = await service.coding(n_bytes, encode_verdicts, kind, result, further)
     if len(content) > _PIECE_BYTES:
         service.limits.hold(request, len(content))
@@ -115,11 +118,7 @@ async def score(service: Service, request: Request, query: api.ScoreQuery) -> An
     "/v1/predict",
     {api.JSON: api.Predictions},
     query=api.PredictQuery,
-    body={
-        **dict.fromkeys(api.IMAGES),
-        api.JSON: api.PredictBody,
-        api.SAFETENSORS: None,
-    },
+    body=dict.fromkeys(api.IMAGES) | {api.JSON: api.PredictBody, api.SAFETENSORS: None},
     errors=(404,),
 )
 async def predict(service: Service, request: Request, query: api.PredictQuery) -> Answer:
@@ -233,7 +232,7 @@ async def metrics(service: Service, request: Request, query: api.NoQuery) -> Ans
 
     Returns all metrics as text.
     """
-    return Answer(service.metrics.text(), api.METRICS)
+    return Answer(generate_latest(service.metrics.registry), api.METRICS)
 
 
 @api.Operation("GET", "/openapi.json", {api.JSON: dict[str, msgspec.Raw]}, public=True)
@@ -254,11 +253,9 @@ def _inputs(
         return model.image_input(body, decoders), {}, {}
     sent, of_rows = decode_inputs(kind, body, model.numbers)
     if isinstance(sent, dict):
-        inputs, columns = model.checked(sent), {}
-    else:
-        inputs, truncated = model.text_inputs(sent)
-        columns = {"truncated": truncated}
-    return inputs, of_rows, columns
+        return model.checked(sent), of_rows, {}
+    inputs, truncated = model.text_inputs(sent)
+    return inputs, of_rows, {"truncated": truncated}
 
 
 # --- the application ----------------------------------------------------------------------------

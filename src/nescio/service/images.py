@@ -66,10 +66,8 @@ class Decoders:
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write(
-                _REQUEST.pack(len(content), self._max_pixels, size, DECODING_SECONDS)
-            )
-            process.stdin.write(content)
+            head = _REQUEST.pack(len(content), self._max_pixels, size, DECODING_SECONDS)
+            process.stdin.write(head + content)
             process.stdin.flush()
             is_image, n_bytes = _ANSWER.unpack(_read(process.stdout, _ANSWER.size))
             data = _read(process.stdout, n_bytes)

@@ -49,11 +49,10 @@ class Model:
         runner = self.wrapped.runner
         assert isinstance(runner, OnnxRunner)
         stored = runner.metadata(THRESHOLD_KEY, dict)
+        self.warnings: list[str] = []  # that users of the service should know
         if stored not in (None, detector.calibration_.threshold_values):
-            logger.warning(
-                "the model file holds another detector, which is not used",
-                extra={"model": str(path), "detector": str(settings.detector)},
-            )
+            self.warnings.append("The model file holds another detector, which is not used.")
+            logger.warning(self.warnings[0], extra={"model": str(path)})
         shapes = {node.name: node.shape for node in runner.session.get_outputs()}
         width = (shapes[runner.output] or [None])[-1]
         expected = detector.n_columns_.get("logits")

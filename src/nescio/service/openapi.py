@@ -83,7 +83,7 @@ class TrafficQuery(Struct, forbid_unknown_fields=True):
 class ScoreBody(Struct, forbid_unknown_fields=True):
     """The JSON body of a request to score."""
 
-    logits: list[list[JsonNumber]]
+    logits: Annotated[list[list[JsonNumber]], Meta(extra_json_schema={"minItems": 1})]
     features: list[list[JsonNumber]] | None = None
     ids: list[str] | None = None
     groups: list[str] | None = None
@@ -225,6 +225,7 @@ class DetectorDescription(Struct):
     n_by_group: dict[str, int]
     statement: str
     explains: bool
+    warnings: Annotated[list[str], Meta(description="What is doubtful about the files.")]
     model: ModelDescription | None
 
 
@@ -294,7 +295,7 @@ class Problem(Struct):
 # What fields mean, in every type that has them.
 _FIELDS = {
     "arrays": "Further layers by name, such as input; ignored like features.",
-    "columns": "Of a table, if known: may be sent by name, one list of numbers each.",
+    "columns": "Of a table, if known: may be sent by name, one list of numbers or words each.",
     "features": "One row per sample. Ignored unless scores_from of the detector has it.",
     "group": "The group whose threshold was used, if the detector has several.",
     "groups": "The group of each row, if the detector was calibrated by your groups.",
@@ -306,7 +307,7 @@ _FIELDS = {
     "score": "Higher means more in-distribution; null for a row without a score.",
     "term": "The energy, logit or probability of a label.",
     "trace": "Numbers of inputs, and the evidence after them.",
-    "warnings": "What is doubtful: groups that were never calibrated.",
+    "warnings": "What is doubtful: a group that was never calibrated, few values within [0, 1].",
     "truncated": "Of texts: whether the model has seen only a part of each.",
 }
 
@@ -357,7 +358,7 @@ def examples_of(detector: DetectorDescription) -> dict[str, dict[str, Any]]:
     n_labels = columns.get("logits", len(detector.label_names or "abc"))
     groups: dict[str, Any] = {}
     if detector.by == CUSTOM:
-        groups["groups"] = [*detector.threshold][-1:]
+        groups["groups"] = [*detector.threshold][:1]
     score: dict[str, Any] = {"logits": [[(2.5, -3.5)[label % 2] for label in range(n_labels)]]}
     for name in detector.scores_from:
         if name not in ("logits", "head"):
@@ -459,6 +460,7 @@ def _described(
         bodies = content(operation.body)
         if example is not None:
             bodies[JSON]["example"] = example
+            bodies = {name: body for name, body in bodies.items() if name not in IMAGES}
         described["requestBody"] = {"required": True, "content": bodies}
     if not operation.public:  # the token is optional: a service may have none
         described["security"] = [{"token": []}, {}]

@@ -48,6 +48,7 @@ _MAX_LISTS = 4 * MAX_ROWS
 _MAX_ITEMS = 2_000_000  # numbers and texts in a JSON body; they are decoded in 0.2 seconds
 
 _BODY = "the body"
+_FROM_PROBS = "Add ?from_probs=true to the address for probabilities, ?from_probs=false for logits."
 _MATRICES = ("logits", "features", "head.", "arrays.", "perturbed.")  # how their names begin
 
 
@@ -123,8 +124,7 @@ class Request:
         """Return what the log says about the verdicts."""
         if self.result is None:
             return {}
-        n_rows, n_flagged = len(self.result), len(self.result.flagged)
-        return {"rows": n_rows, "flagged": n_flagged, "bytes": self.n_body}
+        return {"rows": len(self.result), "flagged": len(self.result.flagged), "bytes": self.n_body}
 
 
 @functools.lru_cache(maxsize=64)
@@ -290,11 +290,16 @@ def decode_outputs(
         try:
             check(outputs.logits)
         except ProbabilitiesError as error:
-            raise ProbabilitiesError(
-                f"{error.reason} To send probabilities, add ?from_probs=true to the "
-                "address. If they are logits, add ?from_probs=false."
-            ) from error
+            raise ProbabilitiesError(f"{error.reason} {_FROM_PROBS}") from error
     return outputs
+
+
+def doubt_of_few(logits: Array, from_probs: bool | None) -> str:
+    """Return a warning if values that are too few to be checked may be probabilities."""
+    few = from_probs is None and 0 < logits.size < ENOUGH_VALUES
+    if few and logits.min() >= 0 and logits.max() <= 1:
+        return f"every value lies within [0, 1]: these may be probabilities. {_FROM_PROBS}"
+    return ""
 
 
 def _tensor_outputs(data: bytes) -> Outputs:
@@ -389,8 +394,7 @@ def _hint(error: str, data: bytes, kind: type[msgspec.Struct]) -> str:
         if kind is api.PredictBody:
             return " JSON has no NaN: send null for a missing value that the model can fill in."
         return (
-            " JSON has no NaN and no infinity: leave such rows out, or send "
-            '"-inf" for a masked label.'
+            ' JSON has no NaN or infinity: leave such rows out, or send "-inf" for a masked label.'
         )
     if "keys must be strings" in error or error.startswith("Expected `str`, got"):
         return ' Names and texts need double quotes, such as "7".'
@@ -410,7 +414,9 @@ def _nested(name: str, value: msgspec.Raw, are_numbers: bool) -> Array:
     try:
         cells = msgspec.json.decode(text)
         if isinstance(cells, int | float | str):
-            raise InputError(f"input {name[:40]!r} must be a list, also for one row: [{cells}].")
+            raise InputError(
+                f"input {name[:40]!r} must be a list, also for one row: [{text.decode()}]."
+            )
         if not are_numbers:  # words, or a column that is not read
             return np.array(cells, dtype=object)
         # NumPy would store every string at the length of the longest.

@@ -139,12 +139,13 @@ class Engine:
             )
         return outputs if by_row else replace(outputs, kept={GROUP: np.full(len(outputs), group)})
 
-    def warned(self, outputs: Outputs) -> dict[str, Any]:
+    def warned(self, outputs: Outputs, *texts: str) -> dict[str, Any]:
         """Return what the answer has to warn of, as one of its columns; nothing in most cases."""
-        if self.calibration.by != CUSTOM:
-            return {}
-        text = self.calibration.without_threshold(checked_groups(outputs.kept[GROUP], len(outputs)))
-        return {"warnings": [text[:1].upper() + text[1:]]} if text else {}
+        if self.calibration.by == CUSTOM:
+            groups = checked_groups(outputs.kept[GROUP], len(outputs))
+            texts = *texts, self.calibration.without_threshold(groups)
+        warnings = [text[:1].upper() + text[1:] for text in texts if text]
+        return {"warnings": warnings} if warnings else {}
 
     def explain(self, outputs: Outputs) -> dict[str, Any]:
         """Return the reason for each verdict as a column, with the labels that matter most."""
@@ -175,6 +176,7 @@ class Engine:
             n_by_group={name: len(group.scores) for name, group in calibration.thresholds.items()},
             statement=calibration.statement(),
             explains=detector.explains,
+            warnings=[] if self.model is None else self.model.warnings,
             model=None if self.model is None else self.model.describe(),
         )
 
@@ -265,8 +267,7 @@ class Service:
                 logger.error("reload failed", extra={"reason": str(error)})
                 raise
             old = self.engine
-            fingerprint = engine.traffic.monitor.fingerprint
-            changed = fingerprint != old.traffic.monitor.fingerprint
+            changed = engine.traffic.monitor.fingerprint != old.traffic.monitor.fingerprint
             if changed:
                 self.metrics.registry.unregister(old.traffic)
                 self.metrics.registry.register(engine.traffic)

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -95,10 +95,6 @@ class Metrics:
         self._seconds.labels(path).observe(seconds)
         if status == 503:
             self._rejected.inc()
-
-    def text(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
-        return generate_latest(self.registry)
 
 
 class Traffic:
@@ -270,12 +266,13 @@ class Traffic:
         with self._watching, old._watching:
             if self._names == old._names:
                 self._fired = old._fired
+            _log_new_monitor(self._state)
+            if self._state is not None:  # first: closing the alarm forgets its evidence
+                old.monitor.save(_aside(self._state), force=True)
             if old.monitor.changed:
                 old.monitor.acknowledge("closed by a reload: another detector")
             self.monitor.acknowledged = old.monitor.acknowledged
-            _log_new_monitor(self._state)
             if self._state is not None:
-                old.monitor.save(_aside(self._state), force=True)
                 self.monitor.save(self._state, force=True)
 
 

@@ -15,10 +15,8 @@ function introduce(detector) {
     `Keeps ${percent(detector.tpr)} of inputs like the ${count(detector.n_calibration)} in its ` +
     "calibration data, and flags those that are more unusual: do not trust the labels that the " +
     "model predicts for them.";
-  const byGroup = detector.by !== null;
-  byId("statement").textContent = byGroup ? "" : detector.statement;
-  byId("statements").querySelector("p").textContent = detector.statement;
-  show(byId("statements"), byGroup);
+  byId("statement").textContent = detector.statement;
+  byId("warnings").textContent = detector.warnings.join(" ");
   show(byId("metrics"), !token()); // a link sends no token
 }
 

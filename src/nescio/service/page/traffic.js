@@ -106,7 +106,6 @@ function state(monitor) {
         make(line.startsWith(" ") ? "p.detail" : "p", line.trim()),
         line.startsWith("What to do") ? form : null,
       ]),
-      meter(monitor.log10_martingale, -Math.log10(monitor.alpha)),
       make("p.aside", evidence),
     ),
   ];
@@ -119,10 +118,4 @@ function acknowledged({ acknowledged: alarms }) {
   );
   const title = make("summary", plural(alarms.length, "acknowledged change"));
   return [make("details", title, make("ul", lines))];
-}
-
-function meter(evidence, needed) {
-  const bar = make("div.fill");
-  bar.style.width = `${(100 * Math.min(needed, Math.max(0, evidence))) / needed}%`;
-  return make("div.meter", { "aria-hidden": "true" }, bar);
 }

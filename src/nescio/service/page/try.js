@@ -28,6 +28,7 @@ export function prepare(described, onError) {
   byId("rows").labels[0].textContent = format ? (format.isLogits ? "Logits" : "Table rows") : "JSON";
   byId("rows-hint").textContent = hint();
   byId("rows").placeholder = example();
+  show(byId("kind-field"), !format || Boolean(format.isLogits));
   show(byId("example"), Boolean(example()));
   const groups = detector.by === "custom" ? Object.keys(detector.threshold) : [];
   byId("group").replaceChildren(...groups.map((name) => new Option(name)));
@@ -42,9 +43,8 @@ function formatOf({ model, scores_from: reads, n_columns: sizes, label_names: la
     columns.map((name, at) => ({ name, isWord: dtype === "str", example: row[at] })),
   );
   if (named.length) {
-    const column = (rows, at) => rows.map((row) => row[at]);
     const body = (rows) => ({
-      inputs: Object.fromEntries(named.map(({ name }, at) => [name, column(rows, at)])),
+      inputs: Object.fromEntries(named.map(({ name }, at) => [name, rows.map((row) => row[at])])),
     });
     return { columns: named, width: named.length, body };
   }
@@ -92,6 +92,7 @@ function example() {
 
 function post(path, explain, body, type = "application/json", byRow = false) {
   const query = new URLSearchParams({ watch: false, explain }); // what is tried is no traffic
+  if (path === "/v1/score" && byId("kind").value) query.set("from_probs", byId("kind").value);
   if (detector.by === "custom" && !byRow) query.set("group", byId("group").value);
   return ask(`${path}?${query}`, { method: "POST", body, type });
 }
@@ -102,96 +103,109 @@ function post(path, explain, body, type = "application/json", byRow = false) {
 function parse(text) {
   const trimmed = text.trim();
   if (!trimmed) throw new SyntaxError(`Paste a row of ${format?.isLogits ? "logits" : "cells"} first.`);
-  if (trimmed.startsWith("{") || !format) {
-    try {
-      return { body: JSON.parse(trimmed), notes: [] };
-    } catch (error) {
-      throw new SyntaxError(`This is not JSON: ${error.message}`);
-    }
-  }
-  const { rows, notes } = table(text.split(/\r?\n/).filter((line) => line.trim())) ?? numbers(trimmed);
+  const areRecords = format && /^\[\s*\{/.test(trimmed); // what pandas calls orient="records"
+  if (!areRecords && (trimmed.startsWith("{") || !format)) return { body: json(trimmed), notes: [] };
+  const read = areRecords ? fromRecords(json(trimmed)) : cellsOf(text);
+  const isName = (word) => format.columns.some(({ name }) => name === word);
+  const hasHead = areRecords || read[0].some((word) => isName(word) && number(word) === undefined);
+  const { rows, notes, ids } = hasHead ? named(read) : { rows: read, notes: [] };
+  if (!format.isLogits) checkCommas(rows.map((row) => row.filter((_, at) => !format.columns[at]?.isWord)));
   const nameOf = (at) => (rows.length > 1 ? `Row ${count(at + 1)}` : "The row");
   const cells = rows.map((row, at) => checked(row, nameOf(at), notes));
-  return { body: format.body(cells), notes };
+  return { body: { ...format.body(cells), ...(ids && { ids }) }, notes };
 }
 
-// Returns the cells of rows in the order of the columns; null for plain numbers without names.
-function table([head, ...rest]) {
+const listed = (words) => words.map((word) => `“${word.slice(0, 40)}”`).join(", ");
+
+function json(text) {
+  const value = JSON.parse(text); // of entries with the same name, it keeps the last
+  const [names, kept] = [text, JSON.stringify(value)].map((one) => {
+    const texts = [...one.matchAll(/("(?:[^"\\]|\\.)*")(\s*:)?/g)];
+    return texts.filter(([, , colon]) => colon).map(([, name]) => JSON.parse(name)).sort();
+  });
+  const twice = names.find((name, at) => name !== kept[at]);
+  if (twice !== undefined) throw new SyntaxError(`more than one entry is named ${listed([twice])}.`);
+  return value;
+}
+
+function fromRecords(records) {
+  const names = [...new Set(records.flatMap((record) => Object.keys(record)))];
+  return [names, ...records.map((record) => names.map((name) => String(record[name] ?? "")))];
+}
+
+// Returns the cells of a pasted table, or of what NumPy and torch print.
+function cellsOf(text) {
+  if (/^\s*(array\(|tensor\()?\[/.test(text)) {
+    const rows = text.replace(/(,\s*\w+=[^]*)?\)\s*$/, "").replace(/^[^[]*/, "").replaceAll("[", " ").split("]");
+    const trimmed = rows.map((row) => row.replace(/^[\s,]+|[\s,]+$/g, ""));
+    return trimmed.filter(Boolean).map((row) => row.split(/\s*,\s*|\s+/));
+  }
+  const lines = text.split(/\r?\n/).filter((line) => line.trim());
+  const separator = ["\t", ";", ","].find((mark) => lines[0].includes(mark));
+  const between = new RegExp(`${separator ?? "\\s+"}(?=(?:[^"]*"[^"]*")*[^"]*$)`); // not in quotes
+  const plain = (cell) => cell.trim().replace(/^"(.*)"$/, "$1").replaceAll('""', '"');
+  return lines.map((line) => (separator ? line : line.trim()).split(between).map(plain));
+}
+
+// Returns the cells of rows in the order of the columns, and the ids among the other columns.
+function named([first, ...rows]) {
+  if (!rows.length) throw new SyntaxError("Paste rows below the names of the columns.");
   const names = format.columns.map(({ name }) => name);
-  const first = split(head);
-  const hasHead = first.some((word) => names.includes(word) && number(word) === undefined);
-  if (!hasHead && (format.isLogits || /[[(]/.test(head) || !/[,;\t]/.test(head))) return null;
-  if (!hasHead) return { rows: [head, ...rest].map((line) => decimal(split(line), line)), notes: [] };
-  const named = (words) => words.map((word) => `“${word.slice(0, 40)}”`).join(", ");
+  const column = (name) => rows.map((row) => row[first.indexOf(name)]);
   const [missing, other] = [names, first].map((some, at) =>
     some.filter((word) => ![first, names][at].includes(word)),
   );
-  const notes = other.length ? [`Not used, because the model does not read it: ${named(other)}.`] : [];
+  const id = other.find((name) => /(^|_)id$/i.test(name) && new Set(column(name)).size === rows.length);
+  const unused = other.filter((name) => name !== id);
+  const notes = unused.length ? [`Not used, because the model does not read it: ${listed(unused)}.`] : [];
   if (missing.length)
-    throw new SyntaxError(`The first line lacks ${named(missing)}. ${notes.join(" ")}`.trim());
-  if (!rest.length) throw new SyntaxError("Paste rows below the names of the columns.");
-  const rows = rest.map((line, at) => {
-    const row = decimal(split(line, head), head);
-    if (row.length !== first.length)
-      throw new SyntaxError(
-        `Row ${count(at + 1)} has ${plural(row.length, "cell")}, but the first line has ` +
-          `${count(first.length)}.`,
-      );
-    return names.map((name) => row[first.indexOf(name)]);
-  });
-  return { rows, notes };
+    throw new SyntaxError(`No column is named ${listed(missing)}. ${notes.join(" ")}`.trim());
+  const twice = names.filter((name) => first.indexOf(name) !== first.lastIndexOf(name));
+  if (twice.length) throw new SyntaxError(`More than one column is named ${listed(twice)}.`);
+  const at = rows.findIndex((row) => row.length !== first.length);
+  if (at >= 0)
+    throw new SyntaxError(
+      `Row ${count(at + 1)} has ${plural(rows[at].length, "cell")}, but the first line has ` +
+        `${count(first.length)}.`,
+    );
+  return { rows: rows.map((row) => names.map((name) => row[first.indexOf(name)])), notes, ids: id && column(id) };
 }
 
-// Splits a line at the separator of the first one, but not within quotes.
-function split(line, head = line) {
-  const separator = ["\t", ";", ","].find((mark) => head.includes(mark)) ?? "\\s+";
-  const cells = line.split(new RegExp(`${separator}(?=(?:[^"]*"[^"]*")*[^"]*$)`));
-  return cells.map((cell) => cell.trim().replace(/^"(.*)"$/, "$1").replaceAll('""', '"'));
-}
-
-// A comma between digits is a decimal sign if something else separates the numbers.
-const decimal = (row, line) =>
-  /[;\t]/.test(line) ? row.map((cell) => cell.replace(/^([-+]?\d*),(?=\d+(e|$))/i, "$1.")) : row;
-
-// Returns rows of numbers as people and programs write them: NumPy prints a row on several lines.
-function numbers(text) {
-  const rows = text
-    .replace(/^(array|tensor)\(([^]*?)(,\s*\w+=[^]*)?\)$/, "$2") // with a dtype, say
-    .replaceAll("[", " ")
-    .replaceAll("]", "\n")
-    .split("\n")
-    .map((line) => (/[;\t]/.test(line) ? line.replace(/(?<=\d),(?=\d)/g, ".") : line))
-    .map((line) => line.split(/[\s,;]+/).filter(Boolean))
-    .filter((row) => row.length);
-  const isOne = rows.length > 1 && rows.flat().length === format.width;
-  return { rows: isOne ? [rows.flat()] : rows, notes: [] };
+// Rejects 1,234 unless another number, such as 12,5, shows that a comma is the decimal sign.
+function checkCommas(rows) {
+  const numbers = rows.flat().filter((cell) => /^[-+]?\d*,\d+$/.test(cell));
+  const [cell] = numbers;
+  if (cell && numbers.every((one) => /^[-+]?[1-9]\d{0,2},\d{3}$/.test(one)))
+    throw new SyntaxError(`Write “${cell}” as ${cell.replace(",", "")} or as ${cell.replace(",", ".")}: it may be either.`);
 }
 
 // Returns a number as the service takes it: "-inf" is a masked label, and null is NaN. Returns
 // undefined if the word is none of these.
 function number(word) {
   const plain = word.replaceAll('"', "").toLowerCase();
+  if (plain === "" && format.isLogits) return undefined;
   if (plain === "-inf" || plain === "-infinity") return format.isLogits ? "-inf" : undefined;
   if (["", "na", "nan", "null"].includes(plain)) return null;
   if (["true", "false"].includes(plain) && !format.isLogits) return Number(plain === "true");
-  return Number.isFinite(Number(word)) ? Number(word) : undefined;
+  const value = Number(word.replace(/^([-+]?\d*),(?=\d+(e|$))/i, "$1.")); // a comma is a decimal sign
+  return Number.isFinite(value) ? value : undefined;
 }
 
 function checked(row, name, notes) {
   const { columns, width, isLogits } = format;
   const cells = row.map((word, at) => (columns[at]?.isWord ? word || null : number(word)));
   const nameOf = (at) => (isLogits ? undefined : columns[at]?.name);
+  if (width && cells.length !== width)
+    throw new SyntaxError(
+      `${name} has ${plural(cells.length, "cell")}; the ` +
+        `${isLogits ? "detector" : "model"} needs ${count(width)}, one per ` +
+        `${isLogits ? "label" : "column"}.`,
+    );
   const wrong = cells.indexOf(undefined);
   if (wrong >= 0)
     throw new SyntaxError(
       `${name}${nameOf(wrong) ? `, column ${nameOf(wrong)}` : ""}: ` +
-        `“${row[wrong].slice(0, 40)}” is not a number.`,
-    );
-  if (width && cells.length !== width)
-    throw new SyntaxError(
-      `${name} has ${plural(cells.length, isLogits ? "number" : "cell")}; the ` +
-        `${isLogits ? "detector" : "model"} needs ${count(width)}, one per ` +
-        `${isLogits ? "label" : "column"}.`,
+        (row[wrong] ? `${listed([row[wrong]])} is not a number.` : `cell ${wrong + 1} is empty.`),
     );
   const missing = cells.flatMap((cell, at) => (cell === null ? [nameOf(at) ?? `number ${at + 1}`] : []));
   if (missing.length && !isLogits) notes.push(`${name} has no ${missing.join(", ")}.`);
@@ -211,16 +225,27 @@ function scoreRows() {
   }
   const { body, notes } = parsed;
   byId("rows-notes").textContent = notes.slice(0, MOST_NOTES).join(" ");
-  const rows = Array.isArray(body.logits) ? body.logits : [];
+  const areLogits = Array.isArray(body.logits) && byId("kind").value !== "true";
   const [sent] = [body.logits, ...Object.values(body.inputs ?? {})].filter(Array.isArray);
   const explain = detector.explains && !(sent?.length > MOST_EXPLAINED);
   const path = body.logits || !detector.model ? "/v1/score" : "/v1/predict";
+  const byRow = Boolean(body.groups); // the service takes one group of all, or these
+  const send = (some, why) => post(path, why, JSON.stringify(some), undefined, byRow);
   answer(async () => {
-    const byRow = Boolean(body.groups); // the service takes one group of all, or these
-    const found = await post(path, explain, JSON.stringify(body), undefined, byRow);
+    const found = await send(body, explain);
     const nameOf = (at) => body.ids?.[at] ?? `Row ${count(at + 1)}`;
-    return { rows: rowsOf({ logits: rows, ...found }, nameOf), problems: found.warnings ?? [] };
+    const shown = rowsOf({ logits: areLogits ? body.logits : [], ...found }, nameOf);
+    for (const [at, row] of shown.entries())
+      row.explain = async () => (await send(rowOf(body, at), true)).explanation[0];
+    return { rows: shown, problems: found.warnings ?? [] };
   });
+}
+
+// Returns the body of a request for one of its rows.
+function rowOf({ label_names, ...body }, at) {
+  const one = (value) => (Array.isArray(value) ? [value[at]] : rowOf(value, at));
+  const entries = Object.entries(body).map(([name, value]) => [name, one(value)]);
+  return { label_names, ...Object.fromEntries(entries) };
 }
 
 // --- texts ---
@@ -228,10 +253,7 @@ function scoreRows() {
 function predictText() {
   const text = byId("text").value;
   complain("text", text.trim() ? "" : "Write a text first.");
-  if (!text.trim()) {
-    showTrouble("No verdict: there is no text.");
-    return;
-  }
+  if (!text.trim()) return showTrouble("No verdict: there is no text.");
   answer(async () => {
     const found = await post("/v1/predict", detector.explains, JSON.stringify({ texts: [text] }));
     return { rows: rowsOf(found, () => "Text"), problems: [] };
@@ -240,12 +262,6 @@ function predictText() {
 
 // --- images ---
 
-async function predictImage(file) {
-  // The service tells what the file is.
-  const found = await post("/v1/predict", detector.explains, file, "application/octet-stream");
-  return rowsOf(found, () => file.name || "Image", URL.createObjectURL(file));
-}
-
 function predictImages(files) {
   const chosen = [...files].slice(0, MOST_IMAGES);
   if (!chosen.length || !detector?.model?.preprocessing) return;
@@ -253,7 +269,9 @@ function predictImages(files) {
     const [rows, problems] = [[], []];
     for (const file of chosen) {
       try {
-        rows.push(...(await predictImage(file)));
+        // The service tells what the file is.
+        const found = await post("/v1/predict", detector.explains, file, "application/octet-stream");
+        rows.push(...rowsOf(found, () => file.name || "Image", URL.createObjectURL(file)));
       } catch (error) {
         // One bad file does not stop the others.
         if (chosen.length === 1 || ![413, 415, 422].includes(error.status)) throw error;
@@ -290,7 +308,10 @@ async function answer(work) {
     if (rows.length) showVerdicts(rows, problems, detector);
     else showTrouble(problems.join(" "));
   } catch (error) {
-    const text = failed(error);
+    // The service counts from 0, the page from 1.
+    const fromOne = (part) => part.replace(/\d+/g, (at) => Number(at) + 1);
+    const places = /\b(row|column) \d+|rows: \d[\d, ]*/g;
+    const text = failed(error).replace(places, fromOne).replace(" (counted from 0)", "");
     if (mine === latest) showTrouble(text);
   }
 }

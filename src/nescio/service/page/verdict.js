@@ -41,7 +41,10 @@ function settle(...children) {
   byId("verdict").replaceChildren(...children);
 }
 
+let selected = null; // the row whose details are shown
+
 function showRow(row, detector, nRows) {
+  selected = row;
   const cutOff =
     row.truncated &&
     `The text is longer than ${count(detector.model.texts.max_tokens)} tokens: the model has seen only a part of it.`;
@@ -62,33 +65,42 @@ function showRow(row, detector, nRows) {
     ...parts(row, detector),
     ...explained(row, detector),
   );
+  if (row.explanation || !row.explain || !detector.explains) return;
+  row.explain().then(
+    (explanation) => {
+      row.explanation = explanation;
+      if (selected === row) showRow(row, detector, nRows);
+    },
+    (error) => selected === row && byId("details").append(make("p.trouble", error.message)),
+  );
 }
 
 // --- in words ---
 
-const inGroup = (group, { by }) =>
-  by === "label_count" ? `with ${group} predicted labels` : `of group ${group}`;
+function inGroup({ group }, { by }) {
+  if (group === null) return "";
+  return by === "label_count" ? ` with ${group} predicted labels` : ` of group ${group}`;
+}
 
 function inWords(row, detector) {
   if (row.score === null) return "It has no score because its logits contain NaN or infinity.";
   // The row is compared with all calibration inputs, or with those of its group.
   const n = detector.n_by_group[row.group ?? "all"];
-  const which = row.group === null ? "" : ` ${inGroup(row.group, detector)}`;
   const p = row.pValue;
   if (p < 1.5 / (n + 1))
-    return `None of the ${plural(n, "calibration input")}${which} has such a low score.`;
+    return `None of the ${plural(n, "calibration input")}${inGroup(row, detector)} has such a low score.`;
   if (p < 0.1) return `About 1 in ${count(Math.round(1 / p))} in-distribution inputs scores this low.`;
-  return `An ordinary score: ${count(Math.round(100 * p))} in 100 in-distribution inputs score this low or lower.`;
+  const share = p < 0.995 ? `${Math.round(100 * p)} in 100` : "nearly all";
+  return `An ordinary score: ${share} in-distribution inputs score this low or lower.`;
 }
 
 function facts(row, detector) {
   const fact = (name, value) => make("div", make("dt", name), make("dd", value));
-  const group = row.group === null ? "" : ` ${inGroup(row.group, detector)}`;
   return make("dl.facts",
     fact("p-value", number(row.pValue)),
     fact("Flagged below", number(1 - detector.tpr)),
     fact("Score", number(row.score)),
-    fact(`Threshold${group}`, number(detector.threshold[row.group ?? "all"])),
+    fact(`Threshold${inGroup(row, detector)}`, number(detector.threshold[row.group ?? "all"])),
   );
 }
 
@@ -128,22 +140,20 @@ const ASKS = {
   out_of_range: "Are the values of the LAYER in their usual ranges?",
 };
 
+const isTable = (model) => Boolean(model?.inputs.some(({ columns }) => columns.length));
+
 function parts({ inside, explanation }, { model }) {
   const first = explanation?.parts?.[0];
   if (!first) return [];
-  const near = first.nearest.length ? `Nearest training samples: ${first.nearest.join(", ")}.` : "";
   const words = `No: this is ${percent(first.share ?? 1)} of the evidence.`;
-  const isTable = model?.inputs.some(({ columns }) => columns.length);
   const asks = ({ detector }) => {
-    const layer = detector.match(/layer=(\w+)/)?.[1] ?? (isTable ? "columns" : "features");
+    const layer = detector.match(/layer=(\w+)/)?.[1] ?? (isTable(model) ? "columns" : "features");
     return ASKS[detector.split("(")[0]]?.replace("LAYER", layer) ?? detector;
   };
-  const isLowest = explanation.parts.every((part) => !(part.p_value < first.p_value));
-  const weights = isLowest ? "" : " Evidence is weight / p-value, and the weights differ.";
   return [
     make("figure",
       make("h3", inside ? "What was checked " : "What decided ", make("span", "share of the evidence, p-value")),
-      inside ? null : make("p", make("b", asks(first)), ` ${words} ${first.summary || near}${weights}`),
+      inside ? null : make("p", make("b", asks(first)), ` ${words} ${first.summary}`),
       make("ol.bars.parts", explanation.parts.map((part) => partBar(part, asks(part)))),
     ),
   ];
@@ -160,7 +170,7 @@ function partBar(part, question) {
 function explained(row, detector) {
   if (!row.explanation) {
     const why = detector.explains
-      ? "Send at most 100 rows to see each label’s share of the score."
+      ? "Asking the service for the reasons …"
       : `The score of ${detector.detector} is not a sum over labels, so it has no explanation.`;
     return [make("p.aside", why)];
   }
@@ -169,9 +179,10 @@ function explained(row, detector) {
   const shown = labels.slice(0, MOST_LABELS);
   const left = (row.logits?.length ?? labels.length) - shown.length;
   const more = left > 0 ? `${plural(left, "other label is", "other labels are")} not shown.` : "";
+  const [holder, title] = isTable(detector.model) ? ["details", "summary"] : ["figure", "h3"];
   return [
-    make("figure",
-      make("h3", `Each label’s ${term}`),
+    make(holder,
+      make(title, `Each label’s ${term}`),
       row.explanation.parts ? null : make("p", summary),
       labelBars(shown),
       legend([
@@ -189,7 +200,7 @@ function labelBars(labels) {
   const at = (value) => (100 * (value - low)) / (high - low || 1);
   return make("ol.bars",
     labels.map((label) =>
-      make("li", { title: spoken(label) },
+      make("li",
         make("span.name", label.label),
         make("div.track", marks(label, at)),
         make("span.value", fixed(label.term)),
@@ -213,10 +224,6 @@ function marks({ term, median, rank_median: rankMedian }, at) {
     place("mark median", median),
   ];
 }
-
-const spoken = (label) =>
-  `${label.label}: ${number(label.term)}. Median of this label: ${number(label.median)}; ` +
-  `median of the value with rank ${count(label.rank)}: ${number(label.rank_median)}.`;
 
 // --- several inputs ---
 
