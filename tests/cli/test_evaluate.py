@@ -288,7 +288,7 @@ def test_a_report_by_groups(nescio, succeeds, fails, tmp_path, monkeypatch):
     assert "<td>--labels p,q,r,s --group-column site</td>" in page.replace("&#34;", "")
     succeeds(*command.split())
     missing = fails(*report, "--force", "--detector", "sites.nescio")
-    assert "by the column 'site': pass --group-column site" in missing
+    assert "by group: pass --group-column site" in missing
     text = (tmp_path / "new.csv").read_text()
     (tmp_path / "new.csv").write_text(text.replace("\na,", "\nc,"))
     err = nescio(*report, "--force", *by_site)[2]

@@ -4,7 +4,6 @@ import json
 import shutil
 import sys
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -150,24 +149,6 @@ def test_bad_images_end_the_command_or_are_counted(
     said = succeeds(*command, "--skip-bad", "--json")
     (report,) = json.loads(said)
     assert (report["n_images"], len(report["skipped"])) == (5, 1)
-
-
-def test_corrupted_images_have_the_rows_of_the_images(
-    nescio, fails, checkpoint, coco_tree, tmp_path
-):
-    checkpoint().save(tmp_path / "net.safetensors")
-    command = ("extract", tmp_path / "net.safetensors", f"coco@val:{coco_tree()}", "-o", tmp_path)
-    assert nescio(*command)[0] == 0
-    names = ("jigsaw", "arithmetic_mean")
-    code, _, err = nescio(*command, "--corruption", names[0], "--corruption", names[1])
-    assert (code, err) == (0, "")
-    plain = Outputs.load(tmp_path / "coco-val.safetensors")
-    made = [Outputs.load(tmp_path / f"coco-val-{name}.safetensors") for name in names]
-    for outputs, name in zip(made, names, strict=True):
-        assert outputs.manifest["corruption"] == name
-        assert outputs.ids.tolist() == plain.ids.tolist()
-        assert not np.allclose(outputs.logits, plain.logits)
-    assert "corruption must be 'gaussian_noise' or" in fails(*command, "--corruption", "jigsav")
 
 
 def test_the_runtime_is_reported(nescio, succeeds, fails, checkpoint, class_tree, tmp_path):

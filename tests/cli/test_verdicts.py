@@ -108,7 +108,7 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
         rows = json.loads(succeeds("score", "x.nescio", name, *by_camera, "--json"))["rows"]
         assert {row["group"] for row in rows} == {"12"}
     assert succeeds("score", "x.nescio", "val.csv", *by_camera, "--keep", "camera")
-    assert "by the column 'camera': pass --group-column camera, with one of '007', '12'" in fails(
+    assert "by group: pass --group-column camera, with one of '007', '12'" in fails(
         "score", "x.nescio", "new.csv", "--ignore", "camera"
     )
     assert json.loads(succeeds("info", "x.nescio", "--json"))["column"] == "camera"
@@ -116,7 +116,7 @@ def test_groups_in_a_column(here, nescio, succeeds, fails, rng):
     wrong = ("wrong.csv", *by_camera, "-o", "w.csv")
     said = "no row is in a group that was calibrated: '007', '12'. Is it the wrong column"
     assert said in (err := fails("score", "x.nescio", *wrong))
-    assert "The detector was calibrated by 'camera'." in err
+    assert "Theirs was --group-column camera." in err
     assert not Path("w.csv").exists()
     assert "Did you mean 'camera'" in fails(*fit, "--group-column", "kamera", "--force")
     gap = pandas.read_csv("val.csv", dtype={"camera": str})

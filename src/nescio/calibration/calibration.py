@@ -557,12 +557,10 @@ class Calibration(Result):
             counts = np.array(self.ranks)[counts] if self.ranks else counts
             return _names_of_counts(list(self.thresholds), self.edges, counts)
         if groups is None:
-            by, option = "group", "--group-column"
-            if self.column is not None:
-                by, option = f"the column {self.column!r}", f"--group-column {self.column}"
             raise MissingInputError(
-                f"the detector was calibrated by {by}: pass groups=... ({option}), with one of "
-                f"{listed(list(self.thresholds)[:-1])} per sample."
+                "the detector was calibrated by group: pass groups=... (--group-column "
+                f"{self.column or 'NAME'}), with one of {listed(list(self.thresholds)[:-1])} per "
+                "sample."
             )
         names = checked_groups(groups, n_samples)
         if text := self.without_threshold(names):
@@ -591,10 +589,9 @@ class Calibration(Result):
     def check_any_group(self, names: Iterable[str] | None) -> None:
         """Raise if no row is in a calibrated group of the user; the names are of `group_names`."""
         if self.by == CUSTOM and names is not None and set(names) == {ALL}:
-            by = "" if self.column is None else f" The detector was calibrated by {self.column!r}."
             raise InputError(
                 f"no row is in a group that was calibrated: {listed(list(self.thresholds)[:-1])}. "
-                f"Is it the wrong column (--group-column)?{by}"
+                f"Is it the wrong column? Theirs was --group-column {self.column or 'NAME'}."
             )
 
     def threshold_of(self, groups: NDArray[np.str_] | None) -> float | Scores:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +30,6 @@ from nescio.cli.models import (
     readable,
 )
 from nescio.errors import FileError, ParameterError, ShapeError, require
-from nescio.lab.data import CORRUPTIONS
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
 
@@ -212,11 +209,6 @@ def extract(
         Path | None,
         "The training outputs that 'nescio tune' has written, if the settings need them.",
     ] = None,
-    corruption: Annotated[
-        list[str] | None,
-        "Corrupt the images first, for 'nescio choose --far': "
-        f"{', '.join(CORRUPTIONS)}. May be repeated; one file is written per corruption.",
-    ] = None,
     labels: Annotated[
         str | None,
         "The label names in the model's order: a data set, or a text file with one name "
@@ -259,17 +251,14 @@ def extract(
     output.mkdir(parents=True, exist_ok=True)
     done = []
     runtimes = Runtimes(run.runtime)
-    corruptions: Sequence[str | None] = corruption or (None,)
-    for split, corrupted in itertools.product(splits, corruptions):
-        title = f"{split.title}-{corrupted}" if corrupted else split.title
-        with progress_bar(title, len(split)) as advance:
+    for split in splits:
+        with progress_bar(split.title, len(split)) as advance:
             extraction = run_extraction(
                 runner,
                 split,
-                output / f"{title}.safetensors",
+                output / f"{split.title}.safetensors",
                 tuning=tuning,
                 train=train_outputs,
-                corruption=corrupted,
                 batch_size=run.batch_size,
                 runtime=runtimes,
                 force=force,

@@ -31,7 +31,6 @@ from nescio._io.files import check_target, exclusive, locked
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_choice, checked_whole
 from nescio.errors import ExportError, FileError, FileFormatError, ParameterError, require
-from nescio.lab.data.corruptions import CORRUPTIONS, corrupted_batches
 from nescio.lab.data.split import BadFile, Indices, Reader, Split, in_batches
 from nescio.models.base import Layers, Runner, make_runner
 from nescio.outputs import Outputs
@@ -89,7 +88,6 @@ def extract(
     features: Layers | None = None,
     tuning: Tuning | None = None,
     train: Outputs | None = None,
-    corruption: str | None = None,
     pooled: NDArray[np.float32] | None = None,
     device: Any = None,
     batch_size: int = 16,
@@ -117,9 +115,6 @@ def extract(
     train : Outputs, optional
         Outputs of the same model on the training data, for a tuning whose step needs them
         (`Tuning.needs_train`).
-    corruption : str, optional
-        One of `nescio.lab.data.CORRUPTIONS`, to run the model on corrupted images instead, for
-        example as a far set of `choose`.
     pooled : array of shape (n_images, n_features), optional
         What the backbone of a checkpoint gives for the images, as `cached_features` returns it.
         Then only the head runs.
@@ -142,7 +137,7 @@ def extract(
         check_target(path, force=force)  # raises
     runner = make_runner(model, features=features, device=device)
     batch_size = runner.fixed_batch or batch_size
-    manifest = _manifest(runner, split, batch_size, tuning, train, corruption)
+    manifest = _manifest(runner, split, batch_size, tuning, train)
     # Versions of nescio, torch and other libraries do not count: after an upgrade, work goes on.
     versions = {name for name in manifest if name.endswith("_version")} - {"extraction_version"}
     key = {name: value for name, value in manifest.items() if name not in versions}
@@ -159,7 +154,7 @@ def extract(
                 read: ReadBatches = partial(map, pooled.__getitem__)
             else:
                 read, run, choice = _image_pass(
-                    runner, split, batch_size, Runtimes.of(runtime), corruption, tuning, train
+                    runner, split, batch_size, Runtimes.of(runtime), tuning, train
                 )
             # One runtime computes all parts of a result.
             with memory_advice(f"Take a batch size (--batch-size) of less than {batch_size}."):
@@ -178,7 +173,6 @@ def _manifest(
     batch_size: int,
     tuning: Tuning | None,
     train: Outputs | None,
-    corruption: str | None,
 ) -> dict[str, Any]:
     """Return what decides the outputs; raise if the model or the settings cannot be used."""
     if runner.preprocessing is None:
@@ -187,11 +181,7 @@ def _manifest(
             "preprocessing=... to wrap (--image-size, --mean, --std)."
         )
     model_hash = runner.content_hash()
-    if corruption is not None:
-        checked_choice("corruption", corruption, tuple(CORRUPTIONS))
     if tuning is not None:
-        if corruption is not None:
-            raise ParameterError("pass tuning (--tuned) or corruption (--corruption), not both.")
         if runner.kind != "torch" or runner.from_probs:
             raise ParameterError(
                 "ODIN and the perturbed Mahalanobis need the gradient of a torch module that gives "
@@ -205,7 +195,6 @@ def _manifest(
         "preprocessing": json.loads(json.dumps(asdict(runner.preprocessing))),
         "batch_size": batch_size,
         "tuning": None if tuning is None else tuning.chosen(),
-        "corruption": corruption,
         "extraction_version": EXTRACTION_VERSION,
     }
     if tuning is not None and tuning.needs_train:
@@ -326,21 +315,12 @@ def _image_pass(
     split: Split,
     batch_size: int,
     runtimes: Runtimes,
-    corruption: str | None,
     tuning: Tuning | None,
     train: Outputs | None,
 ) -> tuple[ReadBatches, RunBatch, RuntimeChoice]:
     """Return how images are read and run by the chosen runtime, and which one that is."""
-    preprocessing = runner.preprocessing
-    assert preprocessing is not None
-    reader = Reader(split, preprocessing)
-
-    def read(batches: Iterable[Indices]) -> Iterator[Array]:
-        if corruption is None:
-            return reader.batches(batches)
-        corrupted = corrupted_batches(reader, corruption, batches)
-        return map(preprocessing.normalise, corrupted)  # they are not bytes
-
+    assert runner.preprocessing is not None
+    read = Reader(split, runner.preprocessing).batches
     batches = in_batches(len(split), batch_size)
     fast, choice = runtimes.choose(runner, lambda: next(read(batches[:1])), len(batches))
     if tuning is None:
