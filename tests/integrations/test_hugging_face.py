@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 import shutil
 import zipfile
 from types import SimpleNamespace
@@ -363,7 +364,10 @@ def test_with_verdict_by_default(tmp_path, steps, trusted):
     loaded = ns.from_pretrained(tmp_path / "model", trusted=trusted)
     assert loaded.runner.layers == ("prepared",)
     np.testing.assert_array_equal(loaded.assess(ROWS).scores, model.assess(ROWS).scores)
-    assert loaded.explain(50 * ROWS[:9]).as_dict() == model.explain(50 * ROWS[:9]).as_dict()
+    # The nearest training samples are rows of X in one, and of the split in the other.
+    of_rows = re.compile(r'"nearest": \[[^]]*\]')
+    texts = [json.dumps(one.explain(50 * ROWS[:9]).as_dict()) for one in (loaded, model)]
+    assert of_rows.sub("", texts[0]) == of_rows.sub("", texts[1])
     write_estimator(StandardScaler().fit(ROWS), tmp_path / "model" / "features.skops")
     with pytest.raises(FileFormatError, match=r"features\.skops has changed"):
         ns.from_pretrained(tmp_path / "model", trusted=trusted)

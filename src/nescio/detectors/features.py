@@ -40,7 +40,7 @@ _SMALLEST_LENGTH = 1e-6  # in ranges; the logarithm of a row that equals the mea
 _TAIL, _FEWEST_IN_TAIL = 0.01, 20  # the share of known values, or their number, if that is more
 _SHORTEST_TAIL = 0.03  # of the range without the tails: many values are at this end
 _USUAL_TAIL = 0.1  # of the range, if a column is constant
-_WILD = 10  # tails
+_WILD, _LENGTHENED = 3, 10  # tails; how many times as far as wild values
 _USUAL_OUTLIERS = 0.002  # of ordinary samples
 _ENOUGH_TO_CUT = 100  # rows: one of them may be wild, at each end
 _COLUMNS = 64  # whose quantiles are computed at once
@@ -332,13 +332,13 @@ class OutOfRange(FeatureDetector):
         The lower and the upper tail of each column, in units of its range, and of the length.
     units_ : array of shape (2, n_columns + 1)
         What distances are divided by: the tails. As a part of `combined`, at least the distance of
-        the farthest held-out value, and ten times that beyond ten tails. Otherwise outliers of one
-        column, such as ages of 999, would hide what is wrong with the others.
+        the farthest held-out value, and ten times that beyond three tails. Otherwise outliers of
+        one column, such as ages of 999, would hide what is wrong with the others.
     lengths_ : array of shape (2,)
         The smallest and the largest logarithm of a known row's length.
     outliers_ : array of shape ()
         As a part of `combined`: the share of held-out samples, the oddest, that are not compared
-        with. These are 0.2 % and those with a wild value, beyond ten tails, if there are few.
+        with. These are 0.2 % and those with a wild value, beyond three tails, if there are few.
         Ranges of held-out data are narrower: what is outside is no outlier.
 
     Examples
@@ -479,26 +479,31 @@ class OutOfRange(FeatureDetector):
             raise ValueError("its ranges are not positive, or nothing is usual")
 
 
-def without_wild(values: Matrix, ranges: float = 1.0) -> Matrix:
-    """Return columns without values that are more than the range of all others away from these.
+def without_wild(values: Matrix) -> Matrix:
+    """Return columns without values that are more than three tails away from all others.
 
     They are cut to the farthest of the others: at each end at most 1 % of a column, in columns that
     vary within their middle 80 %. A few ages of 999 would otherwise make all other ages usual.
-    `ranges` is how many ranges they are away: more if large values are usual.
     """
     if len(values) < _ENOUGH_TO_CUT:
         return values
-    return np.hstack([_cut(-_cut(-block, ranges), ranges) for block in _blocks(values)])
+    return np.hstack([_cut(-_cut(-block)) for block in _blocks(values)])
 
 
-def _cut(values: Matrix, ranges: float) -> Matrix:
+def _cut(values: Matrix) -> Matrix:
     """Cut wild values at the high end."""
     n = len(values) // _ENOUGH_TO_CUT
-    inner = np.quantile(values, (0.1, 0.9), axis=0)
+    share = _tail_share(len(values))
+    first, low, high, last = np.quantile(values, (share, 0.1, 0.9, 1 - share), axis=0)
     extreme = np.sort(np.partition(values, -n - 1, axis=0)[-n - 1 :], axis=0)
-    is_wild = np.diff(extreme, axis=0) > ranges * (extreme[:-1] - values.min(0))
-    last = np.where((inner[0] < inner[1]) & is_wild.any(0), is_wild.argmax(0), n)
-    return np.minimum(values, np.take_along_axis(extreme, last[None], axis=0))
+    tails = np.maximum(extreme[:-1] - last, _SHORTEST_TAIL * (last - first))
+    is_wild = np.diff(extreme, axis=0) > _WILD * tails
+    kept = np.where((low < high) & is_wild.any(0), is_wild.argmax(0), n)
+    return np.minimum(values, np.take_along_axis(extreme, kept[None], axis=0))
+
+
+def _tail_share(n_rows: int) -> float:
+    return min(max(_TAIL, _FEWEST_IN_TAIL / n_rows), 0.25)
 
 
 def _blocks(values: Matrix) -> list[Matrix]:
@@ -513,7 +518,7 @@ def _widened(low: Any, high: Any) -> tuple[Any, Any]:
 
 def _tails(values: Matrix, low: Any, high: Any) -> Matrix:
     """Return how far the most extreme values reach at each end, of shape (2, n_columns)."""
-    share = min(max(_TAIL, _FEWEST_IN_TAIL / len(values)), 0.25)
+    share = _tail_share(len(values))
     inner = np.hstack([np.quantile(block, (share, 1 - share), axis=0) for block in _blocks(values)])
     width = inner[1] - inner[0]
     shortest = _SHORTEST_TAIL * np.where(width > 0, width, high - low)
@@ -524,10 +529,10 @@ def _tails(values: Matrix, low: Any, high: Any) -> Matrix:
 def _at_least(tails: Matrix, values: Matrix, low: Any, high: Any) -> Matrix:
     """Return how far values lie outside of a range, and at least its tails.
 
-    Beyond ten tails it is ten times as far: a row with a wild value would hide the others' faults.
+    Beyond three tails it is ten times as far: a row with a wild value would hide other faults.
     """
     far = np.array([low - values.min(0), values.max(0) - high])
-    longest: Matrix = np.where(far > _WILD * tails, _WILD * far, np.maximum(tails, far))
+    longest: Matrix = np.where(far > _WILD * tails, _LENGTHENED * far, np.maximum(tails, far))
     return longest
 
 

@@ -128,7 +128,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         plain = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
         filled = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
         known = ~np.isnan(filled)
-        tame = without_wild(np.where(known, filled, np.nanmedian(filled, axis=0)), ranges=2)
+        tame = without_wild(np.where(known, filled, np.nanmedian(filled, axis=0)))
         filled = np.where(known, tame, np.nan)
         self.bends_ = np.where(plain, 0.0, _bends(filled))
         filled = _bent(filled, self.bends_)
@@ -261,8 +261,11 @@ def _bends(numbers: Floats) -> Floats:
 
     It does if it is never negative and mostly small, such as incomes or counts. Its few large
     values would otherwise make the usual range so wide that 0, or a thousandth, is close to it.
-    If there are zeros, these are close to the smallest positive value. Otherwise 0 is far from it.
+    If there are zeros, these are close to the smallest positive value. Otherwise, or if at most 1 %
+    of the values are not positive, 0 is far from it.
     """
+    few = np.nanmean(np.where(np.isnan(numbers), np.nan, numbers <= 0), axis=0) <= _RARE
+    numbers = np.where(few & (numbers <= 0), np.nan, numbers)
     low, high = np.nanmin(numbers, axis=0), np.nanmax(numbers, axis=0)
     skewed = (low >= 0) & (np.nanmean(numbers, axis=0) < low + _SKEWED * (high - low))
     positive = np.where(numbers[:, skewed] > 0, numbers[:, skewed], np.nan)

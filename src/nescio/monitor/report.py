@@ -11,6 +11,7 @@ import numpy as np
 
 from nescio._charts.svg import Chart, Markup, Scale, chart_style, percent, power_of_ten, sheet
 from nescio._io.files import check_page_target, write_text
+from nescio.calibration import CUSTOM
 from nescio.errors import counted, listed
 from nescio.monitor.windows import COVERAGE, Window
 
@@ -96,6 +97,9 @@ def summary(monitor: Monitor) -> str:
     if not monitor.n_samples:
         return lines[0] + earlier
     lines += filter(None, [group_sentence(monitor)])
+    others = monitor.bags[-1]  # of all groups that were not calibrated
+    if monitor.calibration.by == CUSTOM and (n := others.total - int(others.calibration.sum())):
+        lines.append(f"Not watched by group: {counted(n, 'input')} of groups without calibration.")
     now, most = _odds(monitor.log10_martingale), _odds(monitor.max_log10_martingale)
     if monitor.alarm and monitor.log10_martingale < 0:
         what = "all inputs together still differ, but the stream is also compared with itself"
