@@ -457,6 +457,9 @@ def test_rows_with_words_are_pasted_from_a_table(browser, tmp_path):
         assert [row.split("\t")[:2] for row in rows][2] == ["1", "✓ in"]
         assert text(browser, "#rows-notes") == "Row 3 has no site."
         assert "the values of the columns in their" in text(browser, "#details .parts")
+        for word in ("NA", "NULL", "NaN", "nan"):  # missing, in both kinds of columns
+            paste(browser, f"site,age\n{word},{word}")
+            assert text(browser, "#rows-notes") == "The row has no age, site."
         paste(browser, "site,age\nsouth,old")
         assert text(browser, "#rows-error") == "The row, column age: “old” is not a number."
         browser.close()

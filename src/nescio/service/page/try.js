@@ -7,6 +7,8 @@ import { showTrouble, showVerdicts, showWaiting } from "./verdict.js";
 const MOST_EXPLAINED = 100; // rows; the maximum of the service
 const MOST_IMAGES = 50;
 const MOST_NOTES = 6;
+// As in files; "none" and "na" may be words.
+const MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"];
 
 let detector = null;
 let format = null; // of a pasted row; null if only JSON can say it
@@ -182,10 +184,11 @@ function checkCommas(rows) {
 // Returns a number as the service takes it: "-inf" is a masked label, and null is NaN. Returns
 // undefined if the word is none of these.
 function number(word) {
-  const plain = word.replaceAll('"', "").toLowerCase();
+  const unquoted = word.replaceAll('"', "");
+  const plain = unquoted.toLowerCase();
   if (plain === "" && format.isLogits) return undefined;
   if (plain === "-inf" || plain === "-infinity") return format.isLogits ? "-inf" : undefined;
-  if (["", "na", "nan", "null"].includes(plain)) return null;
+  if (MISSING.includes(unquoted)) return null;
   if (["true", "false"].includes(plain) && !format.isLogits) return Number(plain === "true");
   const value = Number(word.replace(/^([-+]?\d*),(?=\d+(e|$))/i, "$1.")); // a comma is a decimal sign
   return Number.isFinite(value) ? value : undefined;
@@ -193,7 +196,7 @@ function number(word) {
 
 function checked(row, name, notes) {
   const { columns, width, isLogits } = format;
-  const cells = row.map((word, at) => (columns[at]?.isWord ? word || null : number(word)));
+  const cells = row.map((word, at) => (columns[at]?.isWord ? (MISSING.includes(word) ? null : word) : number(word)));
   const nameOf = (at) => (isLogits ? undefined : columns[at]?.name);
   if (width && cells.length !== width)
     throw new SyntaxError(
