@@ -407,12 +407,15 @@ def test_rows_of_a_table_are_inputs_of_the_model(browser, folder, save_graph, tm
             "age,bmi,iron\n1,2,3\nold,2,3": "Row 2, column age: “old” is not a number.",
             "age,age,bmi,iron\n1,1,2,3": "More than one column is named “age”.",
             "age\tbmi\tiron\n1\t1,234\t2.5": "Write “1,234” as 1234 or as 1.234: it may be either.",
+            "age;bmi;iron\n50,5;22.000;1": "Write “22.000” as 22000 or as 22,0: it may be either.",
             '{"inputs": {"age": [1], "age": [2]}}': "more than one entry is named “age”.",
             "age,bmi,iron": "Paste rows below the names of the columns.",
             "1,2": "The row has 2 cells; the model needs 3, one per column.",
         }.items():
             paste(browser, rows)
             assert text(browser, "#rows-error") == fault
+        paste(browser, "age;bmi;iron\n1.5;22.000;1")  # no comma: the dot is the decimal sign
+        verdict(browser)
         paste(browser, "age,bmi,iron\n1,2,3\n1,,NA")
         assert text(browser, "#rows-notes") == "Row 2 has no bmi, iron."
         paste(browser, '{"age": 50}')

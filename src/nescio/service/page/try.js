@@ -173,12 +173,17 @@ function named([first, ...rows]) {
   return { rows: rows.map((row) => names.map((name) => row[first.indexOf(name)])), notes, ids: id && column(id) };
 }
 
-// Rejects 1,234 unless another number, such as 12,5, shows that a comma is the decimal sign.
+// Rejects 1,234 unless another number, such as 12,5, shows that a comma is the decimal sign. Then
+// it rejects 1.234.
 function checkCommas(rows) {
-  const numbers = rows.flat().filter((cell) => /^[-+]?\d*,\d+$/.test(cell));
-  const [cell] = numbers;
-  if (cell && numbers.every((one) => /^[-+]?[1-9]\d{0,2},\d{3}$/.test(one)))
-    throw new SyntaxError(`Write “${cell}” as ${cell.replace(",", "")} or as ${cell.replace(",", ".")}: it may be either.`);
+  const cells = rows.flat();
+  const unclear = (mark) => (cell) => new RegExp(`^[-+]?[1-9]\\d{0,2}\\${mark}\\d{3}$`).test(cell);
+  const isDecimal = cells.some((cell) => /^[-+]?\d*,\d+$/.test(cell) && !unclear(",")(cell));
+  const [mark, sign] = isDecimal ? [".", ","] : [",", "."];
+  const cell = cells.find(unclear(mark));
+  if (!cell) return;
+  const decimal = cell.replace(mark, sign).replace(/0{1,2}$/, "");
+  throw new SyntaxError(`Write “${cell}” as ${cell.replace(mark, "")} or as ${decimal}: it may be either.`);
 }
 
 // Returns a number as the service takes it: "-inf" is a masked label, and null is NaN. Returns
