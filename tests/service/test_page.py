@@ -288,6 +288,11 @@ def test_a_missing_value_is_an_error_that_names_the_row(page):
     [
         ("1, 2, 3", "The row has 3 cells; the detector needs 6, one per label."),
         ("[[1,2,3,4,5,6],[1,2]]", "Row 2 has 2 cells; the detector needs 6, one per label."),
+        (
+            "Red;Chair\n1;2",
+            f"No column is named “red”, “green”, “{HOSTILE[:40]}”, “chair”, “table”, “boat”; "
+            "the first line has “Red”, “Chair”.",
+        ),
         ("1 2 3 4 5 six", "The row: “six” is not a number."),
         ("1 2 3 4 5 inf", "The row: “inf” is not a number."),
         ("  ", "Paste a row of logits first."),
@@ -399,10 +404,14 @@ def test_rows_of_a_table_are_inputs_of_the_model(browser, folder, save_graph, tm
             assert shown_score(browser) == pytest.approx(score_of(folder, strange), rel=1e-3)
             assert text(browser, "tbody button") == "Row 2"
             unused = "Not used, because the model does not read it: “who”."
-            assert text(browser, "#rows-notes") == ("" if "who" not in rows else unused)
+            names = {"w": unused, "1": "No names: read as age, bmi, iron."}
+            names["["] = names["1"] if rows.startswith("[[") else ""
+            assert text(browser, "#rows-notes") == names.get(rows[0], "")
         for rows, fault in {
-            "Age,iron,bmi\n1,2,3": "No column is named “age”. Not used, because the model does "
-            "not read it: “Age”.",
+            "Age,iron,bmi\n1,2,3": "No column is named “age”; the first line has “Age”, "
+            "“iron”, “bmi”.",
+            "Age,Bmi,Irn\n1,2,3": "No column is named “age”, “bmi”, “iron”; the first line has "
+            "“Age”, “Bmi”, “Irn”.",
             "age,bmi,iron\n1,2,3\n1,2": "Row 2 has 2 cells, but the first line has 3.",
             "age,bmi,iron\n1,2,3\nold,2,3": "Row 2, column age: “old” is not a number.",
             "age,age,bmi,iron\n1,1,2,3": "More than one column is named “age”.",

@@ -7,7 +7,8 @@ import { showTrouble, showVerdicts, showWaiting } from "./verdict.js";
 const MOST_EXPLAINED = 100; // rows; the maximum of the service
 const MOST_IMAGES = 50;
 const MOST_NOTES = 6;
-// As in files; "none" and "na" may be words.
+const MOST_LISTED = 12; // words
+// As for pandas and in files; "none" and "na" may be words.
 const MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"];
 
 let detector = null;
@@ -108,16 +109,23 @@ function parse(text) {
   const areRecords = format && /^\[\s*\{/.test(trimmed); // what pandas calls orient="records"
   if (!areRecords && (trimmed.startsWith("{") || !format)) return { body: json(trimmed), notes: [] };
   const read = areRecords ? fromRecords(json(trimmed)) : cellsOf(text);
-  const isName = (word) => format.columns.some(({ name }) => name === word);
-  const hasHead = areRecords || read[0].some((word) => isName(word) && number(word) === undefined);
-  const { rows, notes, ids } = hasHead ? named(read) : { rows: read, notes: [] };
+  const names = format.columns.map(({ name }) => name).filter((name) => name !== undefined);
+  const words = read[0].filter((word) => number(word) === undefined);
+  // A line of words only is data only if all columns hold words.
+  const hasNumbers = names.length && !format.columns.every(({ isWord }) => isWord);
+  const isHead = words.some((word) => names.includes(word)) || (hasNumbers && words.length === read[0].length);
+  const { rows, notes, ids } = areRecords || isHead ? named(read) : { rows: read, notes: [] };
+  if (rows === read && names.length && !format.isLogits)
+    notes.push(`No names: read as ${cut(names).join(", ")}.`);
   if (!format.isLogits) checkCommas(rows.map((row) => row.filter((_, at) => !format.columns[at]?.isWord)));
   const nameOf = (at) => (rows.length > 1 ? `Row ${count(at + 1)}` : "The row");
   const cells = rows.map((row, at) => checked(row, nameOf(at), notes));
   return { body: { ...format.body(cells), ...(ids && { ids }) }, notes };
 }
 
-const listed = (words) => words.map((word) => `“${word.slice(0, 40)}”`).join(", ");
+const cut = (words) => (words.length > MOST_LISTED ? [...words.slice(0, MOST_LISTED), "…"] : words);
+
+const listed = (words) => cut(words.map((word) => `“${word.slice(0, 40)}”`)).join(", ");
 
 function json(text) {
   const value = JSON.parse(text); // of entries with the same name, it keeps the last
@@ -151,7 +159,6 @@ function cellsOf(text) {
 
 // Returns the cells of rows in the order of the columns, and the ids among the other columns.
 function named([first, ...rows]) {
-  if (!rows.length) throw new SyntaxError("Paste rows below the names of the columns.");
   const names = format.columns.map(({ name }) => name);
   const column = (name) => rows.map((row) => row[first.indexOf(name)]);
   const [missing, other] = [names, first].map((some, at) =>
@@ -161,7 +168,8 @@ function named([first, ...rows]) {
   const unused = other.filter((name) => name !== id);
   const notes = unused.length ? [`Not used, because the model does not read it: ${listed(unused)}.`] : [];
   if (missing.length)
-    throw new SyntaxError(`No column is named ${listed(missing)}. ${notes.join(" ")}`.trim());
+    throw new SyntaxError(`No column is named ${listed(missing)}; the first line has ${listed(first)}.`);
+  if (!rows.length) throw new SyntaxError("Paste rows below the names of the columns.");
   const twice = names.filter((name) => first.indexOf(name) !== first.lastIndexOf(name));
   if (twice.length) throw new SyntaxError(`More than one column is named ${listed(twice)}.`);
   const at = rows.findIndex((row) => row.length !== first.length);
