@@ -341,7 +341,17 @@ def test_probabilities_are_sent_as_what_they_are(page):
     kind = "document.getElementById('kind').value"
     paste(page, [[0.9, 0.1, 0.2, 0.1, 0.05, 0.3]])
     verdict(page)
-    assert text(page, "#several .trouble").startswith("Every value lies within [0, 1]")
+    warning = "[...document.querySelectorAll('.result .trouble, .verdict')][0].innerText"
+    assert page.run(warning).startswith("Every value lies within [0, 1]")  # above the verdict
+    choose_probs = "Choose probabilities under Values, above."
+    assert page.run(warning).endswith(choose_probs)
+    paste(page, [[0.9, 0.1, 0.2, 0.1, 0.05, 0.3]] * 15)
+    page.until("document.querySelector('#verdict .trouble')")
+    assert text(page, "#verdict").endswith(choose_probs)
+    page.run(f"{kind} = 'true'")
+    paste(page, [IN])
+    page.until("document.querySelector('#verdict .trouble')")
+    assert text(page, "#verdict").endswith("choose logits under Values, above.")
     for value in ("true", "false"):
         page.run(f"{kind} = '{value}'")
         paste(page, [[0.9, 0.1, 0.2, 0.1, 0.05, 0.3]] * 15)
@@ -541,7 +551,7 @@ def test_images_can_be_dropped_several_at_once_and_a_bad_one_spoils_only_itself(
     rows = page.run("[...document.querySelectorAll('tbody tr')].map(r => r.innerText.split('\\t'))")
     assert [row[:2] for row in rows] == [["grey.png", "✗ OUT"], ["red.png", "✓ in"]]
     assert text(page, "caption") == "1 of 2 flagged."
-    assert text(page, "#several .trouble").startswith("damaged.png: Cannot read the image")
+    assert text(page, "#problems .trouble").startswith("damaged.png: Cannot read the image")
 
 
 # --- traffic, token, life ---------------------------------------------------------------------

@@ -253,7 +253,7 @@ function scoreRows() {
     const shown = rowsOf({ logits: areLogits ? body.logits : [], ...found }, nameOf);
     for (const [at, row] of shown.entries())
       row.explain = async () => (await send(rowOf(body, at), true)).explanation[0];
-    return { rows: shown, problems: found.warnings ?? [] };
+    return { rows: shown, problems: (found.warnings ?? []).map(forPage) };
   });
 }
 
@@ -315,6 +315,12 @@ function rowsOf(found, nameOf, picture = null) {
   }));
 }
 
+// The service names a part of the address; whoever reads the page chooses in a field.
+const forPage = (text) =>
+  text
+    .replace(/Add \?from_probs=true .* logits\./, "Choose probabilities under Values, above.")
+    .replace("leave out ?from_probs=true.", "choose logits under Values, above.");
+
 async function answer(work) {
   const mine = ++latest;
   showWaiting();
@@ -327,7 +333,7 @@ async function answer(work) {
     // The service counts from 0, the page from 1.
     const fromOne = (part) => part.replace(/\d+/g, (at) => Number(at) + 1);
     const places = /\b(row|column) \d+|rows: \d[\d, ]*/g;
-    const text = failed(error).replace(places, fromOne).replace(" (counted from 0)", "");
+    const text = forPage(failed(error)).replace(places, fromOne).replace(" (counted from 0)", "");
     if (mine === latest) showTrouble(text);
   }
 }
