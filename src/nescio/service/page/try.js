@@ -6,8 +6,7 @@ import { showTrouble, showVerdicts, showWaiting } from "./verdict.js";
 
 const MOST_EXPLAINED = 100; // rows; the maximum of the service
 const MOST_IMAGES = 50;
-const MOST_NOTES = 6;
-const MOST_LISTED = 12; // words
+const MOST_LISTED = 8; // notes, and words in one
 // As for pandas and in files; "none" and "na" may be words.
 const MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"];
 
@@ -111,20 +110,18 @@ function parse(text) {
   const read = areRecords ? fromRecords(json(trimmed)) : cellsOf(text);
   const names = format.columns.map(({ name }) => name).filter((name) => name !== undefined);
   const words = read[0].filter((word) => number(word) === undefined);
-  // A line of words only is data only if all columns hold words.
-  const hasNumbers = names.length && !format.columns.every(({ isWord }) => isWord);
-  const isHead = words.some((word) => names.includes(word)) || (hasNumbers && words.length === read[0].length);
+  const areWords = !names.length || format.columns.every(({ isWord }) => isWord); // so may data be
+  const isHead = words.some((word) => names.includes(word)) || (!areWords && words.length === read[0].length);
   const { rows, notes, ids } = areRecords || isHead ? named(read) : { rows: read, notes: [] };
   if (rows === read && names.length && !format.isLogits)
     notes.push(`No names: read as ${cut(names).join(", ")}.`);
-  if (!format.isLogits) checkCommas(rows.map((row) => row.filter((_, at) => !format.columns[at]?.isWord)));
+  if (!format.isLogits) checkCommas(rows.flatMap((row) => row.filter((_, at) => !format.columns[at]?.isWord)));
   const nameOf = (at) => (rows.length > 1 ? `Row ${count(at + 1)}` : "The row");
   const cells = rows.map((row, at) => checked(row, nameOf(at), notes));
   return { body: { ...format.body(cells), ...(ids && { ids }) }, notes };
 }
 
 const cut = (words) => (words.length > MOST_LISTED ? [...words.slice(0, MOST_LISTED), "…"] : words);
-
 const listed = (words) => cut(words.map((word) => `“${word.slice(0, 40)}”`)).join(", ");
 
 function json(text) {
@@ -181,10 +178,8 @@ function named([first, ...rows]) {
   return { rows: rows.map((row) => names.map((name) => row[first.indexOf(name)])), notes, ids: id && column(id) };
 }
 
-// Rejects 1,234 unless another number, such as 12,5, shows that a comma is the decimal sign. Then
-// it rejects 1.234.
-function checkCommas(rows) {
-  const cells = rows.flat();
+// Rejects 1,234 or, if a number such as 12,5 shows that a comma is the decimal sign, 1.234.
+function checkCommas(cells) {
   const unclear = (mark) => (cell) => new RegExp(`^[-+]?[1-9]\\d{0,2}\\${mark}\\d{3}$`).test(cell);
   const isDecimal = cells.some((cell) => /^[-+]?\d*,\d+$/.test(cell) && !unclear(",")(cell));
   const [mark, sign] = isDecimal ? [".", ","] : [",", "."];
@@ -197,19 +192,19 @@ function checkCommas(rows) {
 // Returns a number as the service takes it: "-inf" is a masked label, and null is NaN. Returns
 // undefined if the word is none of these.
 function number(word) {
-  const unquoted = word.replaceAll('"', "");
-  const plain = unquoted.toLowerCase();
+  const plain = word.replaceAll('"', "");
   if (plain === "" && format.isLogits) return undefined;
-  if (plain === "-inf" || plain === "-infinity") return format.isLogits ? "-inf" : undefined;
-  if (MISSING.includes(unquoted)) return null;
-  if (["true", "false"].includes(plain) && !format.isLogits) return Number(plain === "true");
+  if (/^-inf(inity)?$/i.test(plain)) return format.isLogits ? "-inf" : undefined;
+  if (MISSING.includes(plain)) return null;
+  if (/^(true|false)$/i.test(plain) && !format.isLogits) return Number(/true/i.test(plain));
   const value = Number(word.replace(/^([-+]?\d*),(?=\d+(e|$))/i, "$1.")); // a comma is a decimal sign
   return Number.isFinite(value) ? value : undefined;
 }
 
 function checked(row, name, notes) {
   const { columns, width, isLogits } = format;
-  const cells = row.map((word, at) => (columns[at]?.isWord ? (MISSING.includes(word) ? null : word) : number(word)));
+  const wordOf = (word) => (MISSING.includes(word) ? null : word);
+  const cells = row.map((word, at) => (columns[at]?.isWord ? wordOf(word) : number(word)));
   const nameOf = (at) => (isLogits ? undefined : columns[at]?.name);
   if (width && cells.length !== width)
     throw new SyntaxError(
@@ -240,7 +235,7 @@ function scoreRows() {
     return;
   }
   const { body, notes } = parsed;
-  byId("rows-notes").textContent = notes.slice(0, MOST_NOTES).join(" ");
+  byId("rows-notes").textContent = notes.slice(0, MOST_LISTED).join(" ");
   const areLogits = Array.isArray(body.logits) && byId("kind").value !== "true";
   const [sent] = [body.logits, ...Object.values(body.inputs ?? {})].filter(Array.isArray);
   const explain = detector.explains && !(sent?.length > MOST_EXPLAINED);
@@ -316,10 +311,9 @@ function rowsOf(found, nameOf, picture = null) {
 }
 
 // The service names a part of the address; whoever reads the page chooses in a field.
-const forPage = (text) =>
-  text
-    .replace(/Add \?from_probs=true .* logits\./, "Choose probabilities under Values, above.")
-    .replace("leave out ?from_probs=true.", "choose logits under Values, above.");
+const forPage = (text) => text
+  .replace(/Add \?from_probs=true .* logits\./, "Choose probabilities under Values, above.")
+  .replace("leave out ?from_probs=true.", "choose logits under Values, above.");
 
 async function answer(work) {
   const mine = ++latest;

@@ -15,9 +15,7 @@ export function showWaiting() {
 export function showTrouble(text) {
   release([]);
   settle(make("p.trouble", text));
-  byId("problems").replaceChildren();
-  byId("several").replaceChildren();
-  byId("details").replaceChildren();
+  for (const part of ["problems", "several", "details"]) byId(part).replaceChildren();
 }
 
 // The most suspicious one comes first.
