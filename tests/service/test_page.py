@@ -288,6 +288,11 @@ def test_a_missing_value_is_an_error_that_names_the_row(page):
     [
         ("1, 2, 3", "The row has 3 cells; the detector needs 6, one per label."),
         ("[[1,2,3,4,5,6],[1,2]]", "Row 2 has 2 cells; the detector needs 6, one per label."),
+        (
+            "Red;Chair\n1;2",
+            f"No column is named “red”, “green”, “{HOSTILE[:40]}”, “chair”, “table”, “boat”; "
+            "the first line has “Red”, “Chair”.",
+        ),
         ("1 2 3 4 5 six", "The row: “six” is not a number."),
         ("1 2 3 4 5 inf", "The row: “inf” is not a number."),
         ("  ", "Paste a row of logits first."),
@@ -336,7 +341,17 @@ def test_probabilities_are_sent_as_what_they_are(page):
     kind = "document.getElementById('kind').value"
     paste(page, [[0.9, 0.1, 0.2, 0.1, 0.05, 0.3]])
     verdict(page)
-    assert text(page, "#several .trouble").startswith("Every value lies within [0, 1]")
+    warning = "[...document.querySelectorAll('.result .trouble, .verdict')][0].innerText"
+    assert page.run(warning).startswith("Every value lies within [0, 1]")  # above the verdict
+    choose_probs = "Choose probabilities under Values, above."
+    assert page.run(warning).endswith(choose_probs)
+    paste(page, [[0.9, 0.1, 0.2, 0.1, 0.05, 0.3]] * 15)
+    page.until("document.querySelector('#verdict .trouble')")
+    assert text(page, "#verdict").endswith(choose_probs)
+    page.run(f"{kind} = 'true'")
+    paste(page, [IN])
+    page.until("document.querySelector('#verdict .trouble')")
+    assert text(page, "#verdict").endswith("choose logits under Values, above.")
     for value in ("true", "false"):
         page.run(f"{kind} = '{value}'")
         paste(page, [[0.9, 0.1, 0.2, 0.1, 0.05, 0.3]] * 15)
@@ -399,20 +414,27 @@ def test_rows_of_a_table_are_inputs_of_the_model(browser, folder, save_graph, tm
             assert shown_score(browser) == pytest.approx(score_of(folder, strange), rel=1e-3)
             assert text(browser, "tbody button") == "Row 2"
             unused = "Not used, because the model does not read it: “who”."
-            assert text(browser, "#rows-notes") == ("" if "who" not in rows else unused)
+            names = {"w": unused, "1": "No names: read as age, bmi, iron."}
+            names["["] = names["1"] if rows.startswith("[[") else ""
+            assert text(browser, "#rows-notes") == names.get(rows[0], "")
         for rows, fault in {
-            "Age,iron,bmi\n1,2,3": "No column is named “age”. Not used, because the model does "
-            "not read it: “Age”.",
+            "Age,iron,bmi\n1,2,3": "No column is named “age”; the first line has “Age”, "
+            "“iron”, “bmi”.",
+            "Age,Bmi,Irn\n1,2,3": "No column is named “age”, “bmi”, “iron”; the first line has "
+            "“Age”, “Bmi”, “Irn”.",
             "age,bmi,iron\n1,2,3\n1,2": "Row 2 has 2 cells, but the first line has 3.",
             "age,bmi,iron\n1,2,3\nold,2,3": "Row 2, column age: “old” is not a number.",
             "age,age,bmi,iron\n1,1,2,3": "More than one column is named “age”.",
             "age\tbmi\tiron\n1\t1,234\t2.5": "Write “1,234” as 1234 or as 1.234: it may be either.",
+            "age;bmi;iron\n50,5;22.000;1": "Write “22.000” as 22000 or as 22,0: it may be either.",
             '{"inputs": {"age": [1], "age": [2]}}': "more than one entry is named “age”.",
             "age,bmi,iron": "Paste rows below the names of the columns.",
             "1,2": "The row has 2 cells; the model needs 3, one per column.",
         }.items():
             paste(browser, rows)
             assert text(browser, "#rows-error") == fault
+        paste(browser, "age;bmi;iron\n1.5;22.000;1")  # no comma: the dot is the decimal sign
+        verdict(browser)
         paste(browser, "age,bmi,iron\n1,2,3\n1,,NA")
         assert text(browser, "#rows-notes") == "Row 2 has no bmi, iron."
         paste(browser, '{"age": 50}')
@@ -457,6 +479,9 @@ def test_rows_with_words_are_pasted_from_a_table(browser, tmp_path):
         assert [row.split("\t")[:2] for row in rows][2] == ["1", "✓ in"]
         assert text(browser, "#rows-notes") == "Row 3 has no site."
         assert "the values of the columns in their" in text(browser, "#details .parts")
+        for word in ("NA", "NULL", "NaN", "nan"):  # missing, in both kinds of columns
+            paste(browser, f"site,age\n{word},{word}")
+            assert text(browser, "#rows-notes") == "The row has no age, site."
         paste(browser, "site,age\nsouth,old")
         assert text(browser, "#rows-error") == "The row, column age: “old” is not a number."
         browser.close()
@@ -526,7 +551,7 @@ def test_images_can_be_dropped_several_at_once_and_a_bad_one_spoils_only_itself(
     rows = page.run("[...document.querySelectorAll('tbody tr')].map(r => r.innerText.split('\\t'))")
     assert [row[:2] for row in rows] == [["grey.png", "✗ OUT"], ["red.png", "✓ in"]]
     assert text(page, "caption") == "1 of 2 flagged."
-    assert text(page, "#several .trouble").startswith("damaged.png: Cannot read the image")
+    assert text(page, "#problems .trouble").startswith("damaged.png: Cannot read the image")
 
 
 # --- traffic, token, life ---------------------------------------------------------------------

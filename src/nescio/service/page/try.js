@@ -6,7 +6,9 @@ import { showTrouble, showVerdicts, showWaiting } from "./verdict.js";
 
 const MOST_EXPLAINED = 100; // rows; the maximum of the service
 const MOST_IMAGES = 50;
-const MOST_NOTES = 6;
+const MOST_LISTED = 8; // notes, and words in one
+// As for pandas and in files; "none" and "na" may be words.
+const MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"];
 
 let detector = null;
 let format = null; // of a pasted row; null if only JSON can say it
@@ -106,16 +108,21 @@ function parse(text) {
   const areRecords = format && /^\[\s*\{/.test(trimmed); // what pandas calls orient="records"
   if (!areRecords && (trimmed.startsWith("{") || !format)) return { body: json(trimmed), notes: [] };
   const read = areRecords ? fromRecords(json(trimmed)) : cellsOf(text);
-  const isName = (word) => format.columns.some(({ name }) => name === word);
-  const hasHead = areRecords || read[0].some((word) => isName(word) && number(word) === undefined);
-  const { rows, notes, ids } = hasHead ? named(read) : { rows: read, notes: [] };
-  if (!format.isLogits) checkCommas(rows.map((row) => row.filter((_, at) => !format.columns[at]?.isWord)));
+  const names = format.columns.map(({ name }) => name).filter((name) => name !== undefined);
+  const words = read[0].filter((word) => number(word) === undefined);
+  const areWords = !names.length || format.columns.every(({ isWord }) => isWord); // so may data be
+  const isHead = words.some((word) => names.includes(word)) || (!areWords && words.length === read[0].length);
+  const { rows, notes, ids } = areRecords || isHead ? named(read) : { rows: read, notes: [] };
+  if (rows === read && names.length && !format.isLogits)
+    notes.push(`No names: read as ${cut(names).join(", ")}.`);
+  if (!format.isLogits) checkCommas(rows.flatMap((row) => row.filter((_, at) => !format.columns[at]?.isWord)));
   const nameOf = (at) => (rows.length > 1 ? `Row ${count(at + 1)}` : "The row");
   const cells = rows.map((row, at) => checked(row, nameOf(at), notes));
   return { body: { ...format.body(cells), ...(ids && { ids }) }, notes };
 }
 
-const listed = (words) => words.map((word) => `“${word.slice(0, 40)}”`).join(", ");
+const cut = (words) => (words.length > MOST_LISTED ? [...words.slice(0, MOST_LISTED), "…"] : words);
+const listed = (words) => cut(words.map((word) => `“${word.slice(0, 40)}”`)).join(", ");
 
 function json(text) {
   const value = JSON.parse(text); // of entries with the same name, it keeps the last
@@ -149,7 +156,6 @@ function cellsOf(text) {
 
 // Returns the cells of rows in the order of the columns, and the ids among the other columns.
 function named([first, ...rows]) {
-  if (!rows.length) throw new SyntaxError("Paste rows below the names of the columns.");
   const names = format.columns.map(({ name }) => name);
   const column = (name) => rows.map((row) => row[first.indexOf(name)]);
   const [missing, other] = [names, first].map((some, at) =>
@@ -159,7 +165,8 @@ function named([first, ...rows]) {
   const unused = other.filter((name) => name !== id);
   const notes = unused.length ? [`Not used, because the model does not read it: ${listed(unused)}.`] : [];
   if (missing.length)
-    throw new SyntaxError(`No column is named ${listed(missing)}. ${notes.join(" ")}`.trim());
+    throw new SyntaxError(`No column is named ${listed(missing)}; the first line has ${listed(first)}.`);
+  if (!rows.length) throw new SyntaxError("Paste rows below the names of the columns.");
   const twice = names.filter((name) => first.indexOf(name) !== first.lastIndexOf(name));
   if (twice.length) throw new SyntaxError(`More than one column is named ${listed(twice)}.`);
   const at = rows.findIndex((row) => row.length !== first.length);
@@ -171,29 +178,33 @@ function named([first, ...rows]) {
   return { rows: rows.map((row) => names.map((name) => row[first.indexOf(name)])), notes, ids: id && column(id) };
 }
 
-// Rejects 1,234 unless another number, such as 12,5, shows that a comma is the decimal sign.
-function checkCommas(rows) {
-  const numbers = rows.flat().filter((cell) => /^[-+]?\d*,\d+$/.test(cell));
-  const [cell] = numbers;
-  if (cell && numbers.every((one) => /^[-+]?[1-9]\d{0,2},\d{3}$/.test(one)))
-    throw new SyntaxError(`Write “${cell}” as ${cell.replace(",", "")} or as ${cell.replace(",", ".")}: it may be either.`);
+// Rejects 1,234 or, if a number such as 12,5 shows that a comma is the decimal sign, 1.234.
+function checkCommas(cells) {
+  const unclear = (mark) => (cell) => new RegExp(`^[-+]?[1-9]\\d{0,2}\\${mark}\\d{3}$`).test(cell);
+  const isDecimal = cells.some((cell) => /^[-+]?\d*,\d+$/.test(cell) && !unclear(",")(cell));
+  const [mark, sign] = isDecimal ? [".", ","] : [",", "."];
+  const cell = cells.find(unclear(mark));
+  if (!cell) return;
+  const decimal = cell.replace(mark, sign).replace(/0{1,2}$/, "");
+  throw new SyntaxError(`Write “${cell}” as ${cell.replace(mark, "")} or as ${decimal}: it may be either.`);
 }
 
 // Returns a number as the service takes it: "-inf" is a masked label, and null is NaN. Returns
 // undefined if the word is none of these.
 function number(word) {
-  const plain = word.replaceAll('"', "").toLowerCase();
+  const plain = word.replaceAll('"', "");
   if (plain === "" && format.isLogits) return undefined;
-  if (plain === "-inf" || plain === "-infinity") return format.isLogits ? "-inf" : undefined;
-  if (["", "na", "nan", "null"].includes(plain)) return null;
-  if (["true", "false"].includes(plain) && !format.isLogits) return Number(plain === "true");
+  if (/^-inf(inity)?$/i.test(plain)) return format.isLogits ? "-inf" : undefined;
+  if (MISSING.includes(plain)) return null;
+  if (/^(true|false)$/i.test(plain) && !format.isLogits) return Number(/true/i.test(plain));
   const value = Number(word.replace(/^([-+]?\d*),(?=\d+(e|$))/i, "$1.")); // a comma is a decimal sign
   return Number.isFinite(value) ? value : undefined;
 }
 
 function checked(row, name, notes) {
   const { columns, width, isLogits } = format;
-  const cells = row.map((word, at) => (columns[at]?.isWord ? word || null : number(word)));
+  const wordOf = (word) => (MISSING.includes(word) ? null : word);
+  const cells = row.map((word, at) => (columns[at]?.isWord ? wordOf(word) : number(word)));
   const nameOf = (at) => (isLogits ? undefined : columns[at]?.name);
   if (width && cells.length !== width)
     throw new SyntaxError(
@@ -224,7 +235,7 @@ function scoreRows() {
     return;
   }
   const { body, notes } = parsed;
-  byId("rows-notes").textContent = notes.slice(0, MOST_NOTES).join(" ");
+  byId("rows-notes").textContent = notes.slice(0, MOST_LISTED).join(" ");
   const areLogits = Array.isArray(body.logits) && byId("kind").value !== "true";
   const [sent] = [body.logits, ...Object.values(body.inputs ?? {})].filter(Array.isArray);
   const explain = detector.explains && !(sent?.length > MOST_EXPLAINED);
@@ -237,7 +248,7 @@ function scoreRows() {
     const shown = rowsOf({ logits: areLogits ? body.logits : [], ...found }, nameOf);
     for (const [at, row] of shown.entries())
       row.explain = async () => (await send(rowOf(body, at), true)).explanation[0];
-    return { rows: shown, problems: found.warnings ?? [] };
+    return { rows: shown, problems: (found.warnings ?? []).map(forPage) };
   });
 }
 
@@ -299,6 +310,11 @@ function rowsOf(found, nameOf, picture = null) {
   }));
 }
 
+// The service names a part of the address; whoever reads the page chooses in a field.
+const forPage = (text) => text
+  .replace(/Add \?from_probs=true .* logits\./, "Choose probabilities under Values, above.")
+  .replace("leave out ?from_probs=true.", "choose logits under Values, above.");
+
 async function answer(work) {
   const mine = ++latest;
   showWaiting();
@@ -311,7 +327,7 @@ async function answer(work) {
     // The service counts from 0, the page from 1.
     const fromOne = (part) => part.replace(/\d+/g, (at) => Number(at) + 1);
     const places = /\b(row|column) \d+|rows: \d[\d, ]*/g;
-    const text = failed(error).replace(places, fromOne).replace(" (counted from 0)", "");
+    const text = forPage(failed(error)).replace(places, fromOne).replace(" (counted from 0)", "");
     if (mine === latest) showTrouble(text);
   }
 }

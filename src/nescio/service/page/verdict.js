@@ -15,8 +15,7 @@ export function showWaiting() {
 export function showTrouble(text) {
   release([]);
   settle(make("p.trouble", text));
-  byId("several").replaceChildren();
-  byId("details").replaceChildren();
+  for (const part of ["problems", "several", "details"]) byId(part).replaceChildren();
 }
 
 // The most suspicious one comes first.
@@ -26,8 +25,8 @@ const suspicion = (one, other) =>
 export function showVerdicts(unsorted, problems, detector) {
   const rows = unsorted.toSorted(suspicion);
   release(rows.map((row) => row.picture).filter(Boolean));
-  byId("several").replaceChildren(...problems.map((text) => make("p.trouble", text)));
-  if (rows.length > 1) byId("several").append(table(rows, detector));
+  byId("problems").replaceChildren(...problems.map((text) => make("p.trouble", text)));
+  byId("several").replaceChildren(rows.length > 1 ? table(rows, detector) : "");
   showRow(rows[0], detector, rows.length);
 }
 
