@@ -301,15 +301,13 @@ class OutOfRange(FeatureDetector):
     """How far the values lie outside of their usual ranges, and how unusual their length is.
 
     For each column it is the distance to the range of the known values, in per cent of the column's
-    tail: how far the most extreme 1 % of the known values reach at this end. A new income may be
-    far above all known ones, because those differ much too. But if ages begin at 18, an age of 0 is
-    very unusual. The score is minus the root mean square over the columns. To them comes, with the
-    weight of all together, the logarithm of the row's length: of its distance to the mean, in
-    ranges. So inputs on another scale are found, and rows that are too close to the mean.
+    tail: how far the most extreme 1 % of the known values reach at this end. The score is minus the
+    root mean square over the columns. To them comes, with the weight of all together, the logarithm
+    of the row's length: of its distance to the mean, in ranges. So inputs on another scale are
+    found, and rows that are too close to the mean. Masked logits (-inf) count as usual.
 
-    Almost all in-distribution samples score near 0, so that it is a guard, not a detector to use
-    alone: in `combined` it has a small weight, and decides only where the others see nothing and it
-    sees a gross fault. Masked logits (-inf) count as usual.
+    Almost all in-distribution samples score near 0: it is a guard, with a small weight in
+    `combined`, and not a detector to use alone.
 
     Parameters
     ----------
@@ -332,14 +330,12 @@ class OutOfRange(FeatureDetector):
         The lower and the upper tail of each column, in units of its range, and of the length.
     units_ : array of shape (2, n_columns + 1)
         What distances are divided by: the tails. As a part of `combined`, at least the distance of
-        the farthest held-out value, and ten times that beyond three tails. Otherwise outliers of
-        one column, such as ages of 999, would hide what is wrong with the others.
+        the farthest held-out value, and ten times that beyond three tails.
     lengths_ : array of shape (2,)
         The smallest and the largest logarithm of a known row's length.
     outliers_ : array of shape ()
         As a part of `combined`: the share of held-out samples, the oddest, that are not compared
-        with. These are 0.2 % and those with a wild value, beyond three tails, if there are few.
-        Ranges of held-out data are narrower: what is outside is no outlier.
+        with: 0.2 %, and those with a wild value, beyond three tails, if there are few.
 
     Examples
     --------
@@ -480,7 +476,7 @@ class OutOfRange(FeatureDetector):
 
 
 def without_wild(values: Matrix) -> Matrix:
-    """Return columns without values that are more than three tails away from all others.
+    """Return columns without values that are far from all others: three tails and half their range.
 
     They are cut to the farthest of the others: at each end at most 1 % of a column, in columns that
     vary within their middle 80 %. A few ages of 999 would otherwise make all other ages usual.
@@ -497,7 +493,8 @@ def _cut(values: Matrix) -> Matrix:
     first, low, high, last = np.quantile(values, (share, 0.1, 0.9, 1 - share), axis=0)
     extreme = np.sort(np.partition(values, -n - 1, axis=0)[-n - 1 :], axis=0)
     tails = np.maximum(extreme[:-1] - last, _SHORTEST_TAIL * (last - first))
-    is_wild = np.diff(extreme, axis=0) > _WILD * tails
+    others = extreme[:-1] - values.min(0)
+    is_wild = np.diff(extreme, axis=0) > np.maximum(_WILD * tails, others / 2)
     kept = np.where((low < high) & is_wild.any(0), is_wild.argmax(0), n)
     return np.minimum(values, np.take_along_axis(extreme, kept[None], axis=0))
 

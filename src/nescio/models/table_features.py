@@ -129,8 +129,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         filled = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
         known = ~np.isnan(filled)
         tame = without_wild(np.where(known, filled, np.nanmedian(filled, axis=0)))
-        filled = np.where(known, tame, np.nan)
-        self.bends_ = np.where(plain, 0.0, _bends(filled))
+        self.bends_ = np.where(plain, 0.0, _bends(np.where(known, tame, np.nan)))
         filled = _bent(filled, self.bends_)
         self.mean_ = np.where(plain, 0.0, np.nanmean(filled, axis=0))
         largest = np.nanmax(np.abs(filled - self.mean_), axis=0)
@@ -264,7 +263,7 @@ def _bends(numbers: Floats) -> Floats:
     If there are zeros, these are close to the smallest positive value. Otherwise, or if at most 1 %
     of the values are not positive, 0 is far from it.
     """
-    few = np.nanmean(np.where(np.isnan(numbers), np.nan, numbers <= 0), axis=0) <= _RARE
+    few = (numbers <= 0).mean(0) <= _RARE
     numbers = np.where(few & (numbers <= 0), np.nan, numbers)
     low, high = np.nanmin(numbers, axis=0), np.nanmax(numbers, axis=0)
     skewed = (low >= 0) & (np.nanmean(numbers, axis=0) < low + _SKEWED * (high - low))

@@ -263,10 +263,8 @@ class Monitor(Result):
     def n_nonfinite(self) -> dict[str, int]:
         """The number of inputs with NaN or infinity, by group, the largest first."""
         seen = [int(bag.counts[1] - bag.calibration[1]) for bag in self.bags]
-        order = sorted(
-            zip(seen, self.calibration.thresholds, strict=True), key=lambda each: -each[0]
-        )
-        return {name: n for n, name in order if n}
+        pairs = zip(seen, self.calibration.thresholds, strict=True)
+        return {name: n for n, name in sorted(pairs, key=lambda pair: -pair[0]) if n}
 
     @property
     def windows(self) -> list[Window]:
