@@ -483,11 +483,10 @@ def without_wild(values: Matrix) -> Matrix:
     """
     if len(values) < _ENOUGH_TO_CUT:
         return values
-    return np.hstack([_cut(-_cut(-block)) for block in _blocks(values)])
+    return np.hstack([_cut_high(-_cut_high(-block)) for block in _blocks(values)])
 
 
-def _cut(values: Matrix) -> Matrix:
-    """Cut wild values at the high end."""
+def _cut_high(values: Matrix) -> Matrix:
     n = len(values) // _ENOUGH_TO_CUT
     share = _tail_share(len(values))
     first, low, high, last = np.quantile(values, (share, 0.1, 0.9, 1 - share), axis=0)
